@@ -1,0 +1,1 @@
+"""Paceline: train one PyTorch model the same way on one device, one node or many."""

@@ -1,0 +1,1 @@
+"""Frozen facts that every other layer builds on: settings, world, errors, units, keys."""

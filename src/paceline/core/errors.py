@@ -1,0 +1,59 @@
+"""The mistakes that Paceline explains: each says what is wrong, what to type next, and which exit code it is."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the shell is told."""
+
+    FINISHED = 0
+    FAILED = 1
+    BAD_INPUT = 2
+    DIVERGED = 3
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class PacelineError(Exception):
+    """A problem with a known cause: shown as one message and one hint, never as a traceback."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class ConfigError(PacelineError):
+    """A setting is unknown, malformed or contradicts another."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class DataError(PacelineError):
+    """The data set cannot be found, read or trusted."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class ModelError(PacelineError):
+    """The model cannot be built, or does not fit the data."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class RunError(PacelineError):
+    """A run folder is missing, in use, finished or of another run."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class CheckpointError(PacelineError):
+    """A checkpoint is damaged, missing or could not be written."""
+
+
+class DivergedError(PacelineError):
+    """The loss stopped being a finite number."""
+
+    exit_code = ExitCode.DIVERGED

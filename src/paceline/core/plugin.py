@@ -1,0 +1,84 @@
+"""The user's own code: turns "my.py:build" into the function or class it names."""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import PacelineError
+from paceline.core.names import suggestion
+
+
+def is_plugin(name: str) -> bool:
+    """Tell whether `name` points into a Python file rather than into a list of known names."""
+    path, separator, _ = name.partition(":")
+    return path.endswith(".py") or (bool(separator) and "/" in path)
+
+
+def load_plugin(name: str, error: type[PacelineError]) -> Callable[..., Any]:
+    """Import the file of "my.py:build" and return what it calls `build`; problems are raised as `error`."""
+    file, _, attribute = name.partition(":")
+    if not attribute:
+        raise error(f"{name} does not say which function to call", hint=f"write {file}:build")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise error(f"{file} does not exist", hint=f"looked for {path.resolve()}")
+    module = _import_file(path, error)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        callables = [
+            key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+        ]
+        raise error(f"{file} has no function or class {attribute}", hint=suggestion(attribute, callables))
+    return found
+
+
+def call_plugin(
+    name: str, function: Callable[..., Any], offered: Mapping[str, Any], error: type[PacelineError]
+) -> Any:
+    """Call the user's function with those of the offered arguments that it takes."""
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    accepted = {parameter.name for parameter in parameters}
+    arguments = {key: value for key, value in offered.items() if takes_all or key in accepted}
+    try:
+        return function(**arguments)
+    except PacelineError:
+        raise
+    except Exception as cause:
+        raise error(
+            f"{name} raised {type(cause).__name__}: {cause}",
+            hint=f"{_where(cause)}; it was called with {arguments}",
+        ) from cause
+
+
+def _import_file(path: Path, error: type[PacelineError]) -> Any:
+    """Import a file under a name of its own, so that worker processes can find its classes again."""
+    module_name = f"paceline_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as cause:
+        del sys.modules[module_name]
+        raise error(
+            f"{path} cannot be imported: {type(cause).__name__}: {cause}", hint=_where(cause)
+        ) from cause
+    return module
+
+
+def _where(cause: BaseException) -> str:
+    """Return the file and line where the user's code failed."""
+    trace = cause.__traceback__
+    if isinstance(cause, SyntaxError):
+        return f"{cause.filename}, line {cause.lineno}"
+    if trace is None:
+        return "no traceback"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"

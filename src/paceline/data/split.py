@@ -1,0 +1,64 @@
+"""What a set of labelled images is to the rest of Paceline: something that gives any of its images by number."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Images ready for the model (float, N×C×H×W) with their labels (int64, N).
+
+    `targets` holds class probabilities (float, N×classes) where augmentation blends images, else None.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    targets: torch.Tensor | None = None
+
+
+class Split(Protocol):
+    """One part of a data set. What `fetch` returns for an id depends on the id and the epoch, and on nothing else."""
+
+    def __len__(self) -> int:
+        """Return how many images there are."""
+        ...
+
+    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+        """Return the images with these ids, as training sees them in `epoch`, or as evaluation sees them (None)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSet:
+    """A data set as its source provides it: a training part, a test part, and what the labels mean."""
+
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    """Channels, height, width of an image as the model sees it."""
+
+    @property
+    def num_classes(self) -> int:
+        """Return how many different labels there are."""
+        return len(self.classes)
+
+
+class Subset:
+    """Some of the images of a split, under new numbers; each keeps the randomness of its old number."""
+
+    def __init__(self, split: Split, ids: Ids) -> None:
+        self._split = split
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+        """Return the images that stand at these places of the subset."""
+        return self._split.fetch(self._ids[ids], epoch)

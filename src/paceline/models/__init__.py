@@ -1,0 +1,1 @@
+"""The models: a zoo of known architectures, and the user's own."""
