@@ -28,16 +28,12 @@ def load_plugin(name: str, error: type[PacelineError]) -> Callable[..., Any]:
     module = _import_file(path, error)
     found = getattr(module, attribute, None)
     if not callable(found):
-        callables = [
-            key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
-        ]
+        callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise error(f"{file} has no function or class {attribute}", hint=suggestion(attribute, callables))
     return found
 
 
-def call_plugin(
-    name: str, function: Callable[..., Any], offered: Mapping[str, Any], error: type[PacelineError]
-) -> Any:
+def call_plugin(name: str, function: Callable[..., Any], offered: Mapping[str, Any], error: type[PacelineError]) -> Any:
     """Call the user's function with those of the offered arguments that it takes."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -66,9 +62,7 @@ def _import_file(path: Path, error: type[PacelineError]) -> Any:
         spec.loader.exec_module(module)
     except Exception as cause:
         del sys.modules[module_name]
-        raise error(
-            f"{path} cannot be imported: {type(cause).__name__}: {cause}", hint=_where(cause)
-        ) from cause
+        raise error(f"{path} cannot be imported: {type(cause).__name__}: {cause}", hint=_where(cause)) from cause
     return module
 
 
