@@ -20,7 +20,7 @@ class InMemory:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:  # noqa: ARG002 - no augmentation yet
+    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the normalised images with these ids."""
         places = torch.from_numpy(ids)
         images = self._images[places].float().sub_(self._mean).mul_(self._scale)

@@ -1,0 +1,245 @@
+"""The settings of a run: one flat, frozen record. A Config that exists is valid."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter, Token
+
+from paceline.core.errors import ConfigError
+from paceline.core.interval import Interval
+from paceline.core.names import suggestion
+from paceline.core.units import count
+
+DATA = Group("Data", sort_key=1)
+MODEL = Group("Model", sort_key=2)
+LENGTH = Group("Length and batch", sort_key=3)
+OPTIMIZER = Group("Optimizer", sort_key=4)
+SCHEDULE = Group("Learning rate", sort_key=5)
+MACHINE = Group("Machine", sort_key=6)
+WATCH = Group("Watching and saving", sort_key=7)
+
+CHOICES_OF_TRACK = ("tensorboard", "wandb")
+EVERY_EPOCH = Interval(1)
+DEFAULT_LR = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
+
+
+def _words(_type: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
+    """Read a list given as "a,b", as repeated flags, or as a TOML array; "none" is the empty list."""
+    words = [word.strip() for token in tokens for word in token.value.split(",")]
+    return tuple(word for word in words if word not in {"", "none"})
+
+
+def _numbers(_type: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
+    return tuple(int(word) for word in _words(_type, tokens))
+
+
+def _whole(_type: Any, tokens: Sequence[Token]) -> int:
+    """Read a whole number; 1.5 is refused rather than rounded."""
+    return int(tokens[0].value.replace("_", ""))
+
+
+def _interval(_type: Any, tokens: Sequence[Token]) -> Interval:
+    return Interval.parse(tokens[0].value)
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
+Names = Annotated[tuple[str, ...], Parameter(converter=_words, n_tokens=1, negative="")]
+Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, negative="")]
+Every = Annotated[Interval, Parameter(converter=_interval, n_tokens=1, accepts_keys=False)]
+
+
+class SettingError(ConfigError):
+    """A value is out of range; whoever knows where it was set may say so in front."""
+
+    def __init__(self, setting: str, problem: str, *, place: str | None = None, hint: str | None = None) -> None:
+        super().__init__(f"{place or flag(setting)} {problem}", hint=hint)
+        self.setting = setting
+        self.problem = problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Everything that decides what a run computes and what it leaves behind."""
+
+    data: Annotated[str, Parameter(group=DATA)] = "digits"
+    """Data set: digits, or your own as my.py:build."""
+    data_dir: Annotated[Path, Parameter(group=DATA)] = Path("data")
+    """Folder where data sets are kept."""
+    valid_split: Annotated[float, Parameter(group=DATA)] = 0.1
+    """Share of the training images held out for validation; 0 validates on the test images."""
+    workers: Annotated[Whole, Parameter(group=DATA)] = 0
+    """Processes that prepare batches; 0 prepares them in the training process."""
+
+    model: Annotated[str, Parameter(alias="-m", group=MODEL)] = "resnet20"
+    """Model: resnet20 … resnet110, cnn, mlp, or your own as my.py:build."""
+    precision: Annotated[Literal["fp32", "bf16", "fp16"], Parameter(group=MODEL)] = "fp32"
+    """Arithmetic of the forward pass; fp16 scales the loss."""
+    channels_last: Annotated[bool, Parameter(group=MODEL)] = True
+    """Keep images as N×H×W×C in memory, which convolutions prefer."""
+    compile: Annotated[bool, Parameter(group=MODEL)] = False
+    """Compile the model with torch.compile."""
+    ema: Annotated[float | None, Parameter(group=MODEL)] = None
+    """Evaluate a moving average of the weights with this decay, such as 0.999."""
+
+    epochs: Annotated[Whole, Parameter(alias="-e", group=LENGTH)] = 10
+    """How many times to go over the training images."""
+    steps: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
+    """Stop after this many steps in all, whatever --epochs says."""
+    global_batch: Annotated[Whole, Parameter(alias="-b", group=LENGTH)] = 128
+    """Images per step over all devices together."""
+    accumulate: Annotated[Whole, Parameter(group=LENGTH)] = 1
+    """Parts in which a device computes its share of the batch, to save memory; the result stays the same."""
+    patience: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
+    """Stop after this many evaluations without a better validation accuracy."""
+    seed: Annotated[Whole, Parameter(group=LENGTH)] = 0
+    """Decides initial weights, order, augmentation and dropout."""
+
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Parameter(group=OPTIMIZER)] = "sgd"
+    """Optimizer; sgd uses Nesterov momentum."""
+    lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
+    """Learning rate; 0.1 for sgd and 0.001 for adam and adamw when not given."""
+    momentum: Annotated[float, Parameter(group=OPTIMIZER)] = 0.9
+    """Momentum of sgd."""
+    weight_decay: Annotated[float, Parameter(group=OPTIMIZER)] = 5e-4
+    """Weight decay."""
+    no_decay_norm: Annotated[bool, Parameter(group=OPTIMIZER, negative="--decay-norm")] = False
+    """Do not decay biases and the parameters of normalisation layers."""
+    label_smoothing: Annotated[float, Parameter(group=OPTIMIZER)] = 0.0
+    """Probability spread over the wrong classes."""
+    clip: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
+    """Largest norm of the gradient."""
+
+    schedule: Annotated[Literal["constant", "milestones", "step", "cosine", "one-cycle"], Parameter(group=SCHEDULE)] = (
+        "cosine"
+    )
+    """How the learning rate changes over the run."""
+    milestones: Annotated[Numbers, Parameter(group=SCHEDULE)] = ()
+    """Epochs at which the learning rate drops, as in --milestones 60,120,160."""
+    decay_every: Annotated[Whole, Parameter(group=SCHEDULE)] = 30
+    """Epochs between the drops of --schedule step."""
+    decay_rate: Annotated[float, Parameter(group=SCHEDULE)] = 0.1
+    """Factor of each drop."""
+    warmup: Annotated[float, Parameter(group=SCHEDULE)] = 0.0
+    """Epochs over which the learning rate rises from near zero; one-cycle rises over 30% of the run when 0."""
+    lr_scaling: Annotated[Literal["none", "linear", "sqrt"], Parameter(group=SCHEDULE)] = "none"
+    """Scale the learning rate with the global batch, relative to --reference-batch."""
+    reference_batch: Annotated[Whole, Parameter(group=SCHEDULE)] = 128
+    """Global batch for which --lr was chosen."""
+
+    device: Annotated[str, Parameter(group=MACHINE)] = "auto"
+    """auto, cpu, cuda or cuda:1."""
+    threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
+    """CPU threads of each rank; all cores shared evenly when not given."""
+
+    run: Annotated[str | None, Parameter(group=WATCH)] = None
+    """Name of the run; DATA-MODEL when not given. Each start gets a numbered folder under it."""
+    runs_dir: Annotated[Path, Parameter(group=WATCH)] = Path("runs")
+    """Folder for all runs."""
+    track: Annotated[Names, Parameter(group=WATCH)] = ("tensorboard",)
+    """Trackers beside console and metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
+    log_every: Annotated[Whole, Parameter(group=WATCH)] = 50
+    """Steps between two records of the training metrics."""
+    eval_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
+    """When to evaluate: 1 (epochs), "2 epochs" or "500 steps"."""
+    save_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
+    """When to save a checkpoint: 1 (epochs), "2 epochs" or "500 steps"."""
+    keep: Annotated[Whole, Parameter(group=WATCH)] = 2
+    """Newest checkpoints to keep, beside the best one."""
+    save_async: Annotated[bool, Parameter(group=WATCH)] = False
+    """Go on training while a checkpoint is written."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        _check_choices(self)
+
+    @property
+    def base_lr(self) -> float:
+        """The learning rate before scaling."""
+        return DEFAULT_LR[self.optimizer] if self.lr is None else self.lr
+
+    @property
+    def run_name(self) -> str:
+        """The folder under runs_dir that the run belongs to."""
+        if self.run is not None:
+            return self.run
+        return f"{_stem(self.data)}-{_stem(self.model)}"
+
+    def resolved(self) -> "Config":
+        """Return the same settings with every derived default written out."""
+        return dataclasses.replace(self, lr=self.base_lr, run=self.run_name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as plain values, those that are not set left out."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: _plain(value) for key, value in values.items() if value is not None}
+
+
+SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
+
+CHANGEABLE = frozenset({
+    "data_dir", "workers", "epochs", "steps", "patience", "device", "threads", "run", "runs_dir", "track",
+    "log_every", "eval_every", "save_every", "keep", "save_async",
+})  # fmt: skip
+"""Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
+
+
+def flag(setting: str) -> str:
+    """Return the flag of a setting: "--global-batch" for "global_batch"."""
+    return "--" + setting.replace("_", "-")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path | Interval):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _stem(name: str) -> str:
+    """Return the part of "my.py:build", "folder:/a/b" or "resnet20" that serves as a folder name."""
+    file, _, rest = name.partition(":")
+    return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name
+
+
+_AT_LEAST: dict[str, float] = {
+    "epochs": 1, "steps": 1, "global_batch": 1, "accumulate": 1, "patience": 1, "threads": 1, "log_every": 1, "keep": 1,
+    "workers": 0, "seed": 0, "momentum": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "reference_batch": 1,
+}  # fmt: skip
+
+
+def _check_numbers(config: Config) -> None:
+    for name, least in _AT_LEAST.items():
+        value = getattr(config, name)
+        if value is not None and not value >= least:
+            raise SettingError(name, f"is {value}, but must be at least {least:g}")
+    for name in ("lr", "clip", "decay_rate"):
+        value = getattr(config, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise SettingError(name, f"is {value}, but must be a number above 0")
+    for name in ("valid_split", "label_smoothing", "ema"):
+        value = getattr(config, name)
+        if value is not None and not 0 <= value < 1:
+            raise SettingError(name, f"is {value}, but must be at least 0 and below 1")
+    if config.accumulate > config.global_batch:
+        raise ConfigError(
+            f"--global-batch {count(config.global_batch)} cannot be computed in {config.accumulate} parts",
+            hint=f"use --accumulate {config.global_batch} or less",
+        )
+
+
+def _check_choices(config: Config) -> None:
+    if config.schedule == "milestones" and not config.milestones:
+        raise ConfigError("--schedule milestones needs to know when", hint="add --milestones 60,120,160")
+    if config.milestones and config.schedule != "milestones":
+        raise ConfigError(f"--milestones is set, but --schedule is {config.schedule}", hint="add --schedule milestones")
+    if list(config.milestones) != sorted(set(config.milestones)) or min(config.milestones, default=1) < 1:
+        raise SettingError("milestones", f"is {list(config.milestones)}, but must be rising epoch numbers from 1 on")
+    for tracker in config.track:
+        if tracker not in CHOICES_OF_TRACK:
+            raise SettingError("track", f'names "{tracker}"', hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]))
+    name = config.run_name
+    if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")):
+        raise ConfigError(f'--run "{name}" is not a folder name', hint="use letters, digits, - and _")

@@ -1,0 +1,131 @@
+"""From text to Config: defaults < TOML file < environment < flags, with errors that name file and key."""
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import tomli_w
+from cyclopts import App, Argument, ArgumentCollection, CoercionError, CycloptsError, Parameter, Token
+
+from paceline.core.config import SETTINGS, Config, SettingError, flag
+from paceline.core.errors import ConfigError
+from paceline.core.interval import Interval
+from paceline.core.names import suggestion
+
+PREFIX = "PACELINE_"
+EXPECTED = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Interval: '1 (epochs), "2 epochs" or "500 steps"',
+    tuple[int, ...]: "whole numbers, such as 60,120",
+}
+
+Settings = Annotated[Config, Parameter(name="*")]
+FindFiles = Callable[[Mapping[str, Argument]], Sequence[Path]]
+
+
+class Layers:
+    """Gives every setting that no flag set its value from the environment, or else from the first file that has it.
+
+    Cyclopts calls it between reading the flags and building the Config. It remembers where each value came from.
+    """
+
+    def __init__(self, environ: Mapping[str, str], find_files: FindFiles) -> None:
+        self._environ = environ
+        self._find_files = find_files
+        self._places: dict[str, str] = {}
+
+    def __call__(self, _app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Fill in what the flags left open."""
+        by_name = {argument.name.removeprefix("--").replace("-", "_"): argument for argument in arguments}
+        self._fill(by_name, _from_environment(self._environ), lambda key: PREFIX + key.upper())
+        for file in self._find_files(by_name):
+            self._fill(by_name, _from_file(file), lambda key, file=file: f"{file}: {key}")
+
+    def explain(self, problem: CycloptsError | SettingError) -> ConfigError:
+        """Say what is wrong, and where it stands."""
+        if isinstance(problem, SettingError):
+            place = self._places.get(problem.setting)
+            return SettingError(problem.setting, problem.problem, place=place, hint=problem.hint)
+        if not isinstance(problem, CoercionError) or problem.token is None or problem.argument is None:
+            return ConfigError(str(problem).strip())
+        setting = problem.argument.name.removeprefix("--").replace("-", "_")
+        place = self._places.get(setting, flag(setting))
+        return ConfigError(f'{place}: expected {_expected(setting)}, got "{problem.token.value}"')
+
+    def _fill(self, by_name: Mapping[str, Argument], values: dict[str, Any], place: Callable[[str], str]) -> None:
+        for key, value in values.items():
+            argument = by_name.get(key)
+            if argument is None or argument.tokens:
+                continue
+            self._places[key] = place(key)
+            for index, text in enumerate(_texts(value)):
+                argument.append(Token(keyword=place(key), value=text, source=place(key), index=index))
+
+
+def load_config(*files: Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Read settings from files (earlier ones win) and, above them, from an environment."""
+    layers = Layers(environ or {}, lambda _arguments: files)
+    app = App(config=layers)
+
+    @app.default
+    def settings(config: Settings = Config()) -> Config:  # noqa: B008 - frozen
+        return config
+
+    try:
+        return app([], exit_on_error=False, print_error=False, result_action="return_value")
+    except (CycloptsError, SettingError) as problem:
+        raise layers.explain(problem) from problem
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Write settings so that `load_config(path)` gives them back."""
+    path.write_text(tomli_w.dumps(config.as_dict()), encoding="utf-8")
+
+
+def _expected(setting: str) -> str:
+    """Say what a setting takes, from its type."""
+    hint: Any = get_type_hints(Config).get(setting)
+    options = [option for option in get_args(hint) if option is not type(None)]
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(options)
+    return EXPECTED.get(hint) or EXPECTED.get(options[0] if options else hint, "another value")
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that PACELINE_… variables hold; a misspelt one is an error, not ignored."""
+    values = {key.removeprefix(PREFIX).lower(): value for key, value in environ.items() if key.startswith(PREFIX)}
+    for key in values:
+        if key not in SETTINGS:
+            known = [PREFIX + name.upper() for name in SETTINGS]
+            raise ConfigError(f"{PREFIX}{key.upper()} is not a setting", hint=_short_hint(PREFIX + key.upper(), known))
+    return values
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    """Return the settings of a TOML file."""
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as cause:
+        raise ConfigError(f"cannot read {file}: {cause.strerror}") from cause
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{file} is not valid TOML: {cause}") from cause
+    for key, value in values.items():
+        if key.replace("-", "_") not in SETTINGS:
+            raise ConfigError(f"{file}: {key} is not a setting", hint=_short_hint(key, SETTINGS))
+        if isinstance(value, dict):
+            raise ConfigError(f"{file}: [{key}] is a table, but settings are flat", hint=f"write {key} = …")
+    return {key.replace("-", "_"): value for key, value in values.items()}
+
+
+def _short_hint(name: str, known: Iterable[str]) -> str:
+    """Return the nearest name alone when there is one; the whole list is long."""
+    return suggestion(name, known).split(" (known")[0]
+
+
+def _texts(value: Any) -> list[str]:
+    """Return a TOML value as the words a user would type after the flag."""
+    items = (value or [""]) if isinstance(value, list) else [value]
+    return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]

@@ -1,0 +1,103 @@
+"""The learning rate of every step, as a pure function of the step."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.core.config import Config
+from paceline.core.plan import BatchPlan
+from paceline.core.units import number
+
+ONE_CYCLE_RISE = 0.3
+ONE_CYCLE_START = 1 / 25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LrPlan:
+    """Peak learning rate, warm-up and decay of a run."""
+
+    config: Config
+    plan: BatchPlan
+
+    @property
+    def scale(self) -> float:
+        """Factor by which the global batch changes the learning rate."""
+        ratio = self.plan.global_batch / self.config.reference_batch
+        return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.config.lr_scaling]
+
+    @property
+    def peak(self) -> float:
+        """The learning rate after scaling."""
+        return self.config.base_lr * self.scale
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps during which the learning rate rises."""
+        steps = round(self.config.warmup * self.plan.steps_per_epoch)
+        if self.config.schedule == "one-cycle" and not steps:
+            steps = round(ONE_CYCLE_RISE * self.plan.total_steps)
+        return min(steps, self.plan.total_steps)
+
+    def at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        if step < self.warmup_steps:
+            rise = (step + 1) / self.warmup_steps
+            low = ONE_CYCLE_START if self.config.schedule == "one-cycle" else 0.0
+            return self.peak * (low + (1 - low) * rise)
+        return self.peak * SHAPES[self.config.schedule](self, step)
+
+    def fraction(self, step: int) -> float:
+        """Return how much of the time after warm-up has passed."""
+        return (step - self.warmup_steps) / max(1, self.plan.total_steps - self.warmup_steps)
+
+    def __str__(self) -> str:
+        text = number(self.config.base_lr)
+        if self.config.lr_scaling != "none":
+            ratio = f"{self.plan.global_batch}/{self.config.reference_batch}"
+            factor = ratio if self.config.lr_scaling == "linear" else f"√({ratio})"
+            text += f" × {factor} = {number(self.peak)}"
+        epochs = self.warmup_steps / self.plan.steps_per_epoch
+        if self.warmup_steps:
+            text += f", warm-up {number(round(epochs, 2))} {'epoch' if epochs == 1 else 'epochs'}"
+        return f"{text}, {_describe(self.config)}"
+
+
+def _constant(_plan: LrPlan, _step: int) -> float:
+    return 1.0
+
+
+def _milestones(plan: LrPlan, step: int) -> float:
+    epoch = step // plan.plan.steps_per_epoch
+    return plan.config.decay_rate ** sum(epoch >= milestone for milestone in plan.config.milestones)
+
+
+def _step(plan: LrPlan, step: int) -> float:
+    return plan.config.decay_rate ** (step // plan.plan.steps_per_epoch // plan.config.decay_every)
+
+
+def _cosine(plan: LrPlan, step: int) -> float:
+    return 0.5 * (1 + math.cos(math.pi * plan.fraction(step)))
+
+
+def _one_cycle(plan: LrPlan, step: int) -> float:
+    return 1 - plan.fraction(step)
+
+
+SHAPES: dict[str, Callable[[LrPlan, int], float]] = {
+    "constant": _constant,
+    "milestones": _milestones,
+    "step": _step,
+    "cosine": _cosine,
+    "one-cycle": _one_cycle,
+}
+
+
+def _describe(config: Config) -> str:
+    """Say in a few words how the learning rate falls."""
+    return {
+        "constant": "then constant" if config.warmup else "constant",
+        "milestones": f"× {number(config.decay_rate)} at epochs {', '.join(map(str, config.milestones))}",
+        "step": f"× {number(config.decay_rate)} every {config.decay_every} epochs",
+        "cosine": "cosine to 0",
+        "one-cycle": "then linear to 0",
+    }[config.schedule]

@@ -1,0 +1,112 @@
+"""What a run says about itself while it goes: one frozen record per event."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.core.metrics import Score
+
+
+class State(StrEnum):
+    """Where a rank, and so its run, stands."""
+
+    JOINING = "JOINING"
+    READY = "READY"
+    TRAINING = "TRAINING"
+    FINISHED = "FINISHED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether nothing more will happen."""
+        return self in {State.FINISHED, State.STOPPED, State.FAILED}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """A sentence for people: the header, a warning, how to resume."""
+
+    text: str
+    level: Literal["plain", "info", "warning"] = "info"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pulse:
+    """A sign of life a few times a second, for whoever draws a progress bar; `score` covers the current interval."""
+
+    step: int
+    epoch: int
+    score: Score
+    images_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """Training between two records: means over the interval that ends at `step`."""
+
+    step: int
+    epoch: int
+    score: Score
+    lr: float
+    images_per_s: float
+    seconds: float
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of the interval by phase."""
+    utilisation: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRecord:
+    """A whole epoch, with the evaluation that followed it if there was one."""
+
+    step: int
+    epoch: int
+    train: Score
+    valid: Score | None
+    is_best: bool
+    images_per_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRecord:
+    """An evaluation apart from the end of an epoch: between epochs, or on the test images at the end."""
+
+    step: int
+    epoch: int
+    split: Literal["train", "valid", "test"]
+    score: Score
+    is_best: bool
+    seconds: float
+
+
+Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    folder: Path
+    state: State
+    step: int
+    epochs: float
+    best: Score | None
+    test: Score | None
+    seconds: float
+
+
+def as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, Any]:
+    """Return a record as one flat line of metrics.jsonl."""
+    line: dict[str, Any] = {"kind": type(entry).__name__.removesuffix("Record").lower()}
+    for item in dataclasses.fields(entry):
+        value = getattr(entry, item.name)
+        if isinstance(value, Score):
+            prefix = "" if item.name == "score" else f"{item.name}_"
+            line |= {prefix + key: number for key, number in value.as_dict().items()}
+        elif value is not None and value != {}:
+            line[item.name] = value
+    return line

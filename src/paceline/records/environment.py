@@ -1,0 +1,60 @@
+"""The surroundings of a run: an allow-list of facts, never the environment as a whole."""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("paceline", "torch", "numpy", "timm", "torchvision")
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NTASKS",
+    "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
+)  # fmt: skip
+
+
+def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str, Any]:
+    """Return what one needs to know to run the same thing again elsewhere."""
+    return {
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "device": device,
+        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "variables": {name: environ[name] for name in VARIABLES if name in environ},
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "git": _git_commit(),
+    }
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the kernel gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the working directory, marked when files differ from it; None outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
