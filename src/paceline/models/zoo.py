@@ -1,0 +1,57 @@
+"""Names become models: ours, or the user's own "my.py:build"."""
+
+from typing import Any
+
+from torch import nn
+
+from paceline.core.errors import ModelError
+from paceline.core.names import suggestion
+from paceline.core.plugin import call_plugin, is_plugin, load_plugin
+from paceline.models import plain, resnet_small
+from paceline.models.family import Family, ImageShape
+
+FAMILIES: tuple[Family, ...] = (plain.FAMILY, resnet_small.FAMILY)
+
+
+def list_models() -> list[str]:
+    """Return the names of our own models, family by family."""
+    return [name for family in FAMILIES for name in family]
+
+
+def build_model(name: str, *, num_classes: int, image_shape: ImageShape) -> nn.Module:
+    """Return a fresh model for images of this shape (channels, height, width), drawn from torch's global seed."""
+    if is_plugin(name):
+        return _build_plugin(name, num_classes, image_shape)
+    for family in FAMILIES:
+        if name in family:
+            return family[name](num_classes, image_shape)
+    raise ModelError(f"there is no model {name}", hint=suggestion(name, list_models()))
+
+
+def _build_plugin(name: str, num_classes: int, image_shape: ImageShape) -> nn.Module:
+    offered = {
+        "num_classes": num_classes,
+        "in_channels": image_shape[0],
+        "image_size": image_shape[1],
+        "image_shape": image_shape,
+    }
+    model = call_plugin(name, load_plugin(name, ModelError), offered, ModelError)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{name} returned {_describe(model)}, not a torch.nn.Module", hint=_remedy(model))
+    return model
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"an object of type {type(value).__name__}"
+
+
+def _remedy(value: Any) -> str:
+    if value is None:
+        return "end the function with: return model"
+    if isinstance(value, type):
+        return f"call the class: return {value.__name__}(...)"
+    return "return the model itself, ready to be called with a batch of images"
