@@ -20,6 +20,11 @@ class Batch(NamedTuple):
     labels: torch.Tensor
     targets: torch.Tensor | None = None
 
+    def pin_memory(self) -> "Batch":
+        """Return the batch in page-locked memory, from which a GPU copies while it computes."""
+        targets = None if self.targets is None else self.targets.pin_memory()
+        return Batch(self.images.pin_memory(), self.labels.pin_memory(), targets)
+
 
 class Split(Protocol):
     """One part of a data set. What `fetch` returns for an id depends on the id and the epoch, and on nothing else."""

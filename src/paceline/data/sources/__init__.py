@@ -1,0 +1,1 @@
+"""One module per place that images come from."""

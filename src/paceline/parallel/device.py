@@ -1,0 +1,59 @@
+"""The device that a rank computes on, and the CPU threads it may use."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from paceline.core.errors import ConfigError
+from paceline.core.units import plural
+from paceline.core.world import World
+
+
+def choose_device(name: str, world: World) -> torch.device:
+    """Return the device that a setting means: auto takes a GPU per rank where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as cause:
+        raise ConfigError(f"there is no device {name}", hint="use cpu, cuda or cuda:1") from cause
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise ConfigError(f"device {name} is not supported", hint="use cpu or cuda")
+    return _choose_gpu(device, world)
+
+
+def _choose_gpu(device: torch.device, world: World) -> torch.device:
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--device {device} was asked for, but torch sees no GPU", hint="use --device cpu")
+    index = world.local_rank if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise ConfigError(f"there is no GPU {index}", hint=f"torch sees {plural(torch.cuda.device_count(), 'GPU')}")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def set_threads(threads: int | None, world: World) -> int:
+    """Give this rank its share of the cores, or the number asked for, and return it."""
+    cores = len(os.sched_getaffinity(0))
+    number = max(1, cores // world.local_size) if threads is None else threads
+    torch.set_num_threads(number)
+    return number
+
+
+def describe_device(device: torch.device, cpu: str) -> str:
+    """Return the name of the device as its maker calls it."""
+    return f"cpu ({cpu})" if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Tell whether the device multiplies bf16 in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return "avx512_bf16" in flags or "amx_bf16" in flags
