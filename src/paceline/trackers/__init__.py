@@ -1,0 +1,1 @@
+"""Trackers receive records and never steer."""

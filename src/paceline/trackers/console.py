@@ -1,0 +1,102 @@
+"""The terminal: a progress bar for people, one clean line per interval for log files."""
+
+from typing import Any, TextIO
+
+from paceline.core.metrics import Score
+from paceline.core.units import percent, rate
+from paceline.records.entries import Entry, Pulse, RunResult, StepRecord
+from paceline.trackers.base import RunInfo
+from paceline.trackers.lines import as_line
+
+
+class Plain:
+    """Lines to a file or pipe."""
+
+    name = "console"
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._run: RunInfo
+
+    def open(self, run: RunInfo) -> None:
+        """Remember the run."""
+        self._run = run
+
+    def record(self, entry: Entry) -> None:
+        """Write the record's line at once, so that a follower of the file sees it."""
+        line = as_line(entry, self._run)
+        if line is not None:
+            print(line, file=self._stream, flush=True)
+
+    def close(self, result: RunResult | None) -> None:
+        """Nothing is left to do."""
+
+
+class Live:
+    """A progress bar over the epoch, with the lines that matter above it."""
+
+    name = "console"
+
+    def __init__(self) -> None:
+        self._run: RunInfo
+        self._bar: Any = None
+        self._console: Any = None
+        self._task: Any = None
+        self._epoch = -1
+
+    def open(self, run: RunInfo) -> None:
+        """Find the terminal."""
+        from rich.console import Console  # noqa: PLC0415 - a rank without a terminal never needs it
+
+        self._run = run
+        self._console = Console(highlight=False, soft_wrap=True)
+
+    def record(self, entry: Entry) -> None:
+        """Move the bar, or print a line above it."""
+        if isinstance(entry, Pulse | StepRecord):
+            self._move(entry.step, entry.epoch, entry.score, entry.images_per_s)
+            return
+        line = as_line(entry, self._run)
+        if line is not None:
+            style = "yellow" if line.startswith("warning:") else None
+            self._console.print(line, style=style, markup=False)
+
+    def close(self, result: RunResult | None) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _move(self, step: int, epoch: int, score: Score, images_per_s: float) -> None:
+        bar = self._bar or self._start()
+        first = (epoch - 1) * self._run.steps_per_epoch
+        total = min(self._run.steps_per_epoch, self._run.total_steps - first)
+        if epoch != self._epoch:
+            bar.reset(self._task, total=total)
+            self._epoch = epoch
+        text = f"loss {score.loss:.4f}  acc {percent(score.top1)}  {rate(images_per_s)} images/s"
+        bar.update(self._task, completed=step - first, epoch=epoch, text=text, refresh=True)
+
+    def _start(self) -> Any:
+        from rich import progress  # noqa: PLC0415 - see open
+
+        epochs = -(-self._run.total_steps // self._run.steps_per_epoch)
+        bar = progress.Progress(
+            progress.TextColumn(f"epoch {{task.fields[epoch]}}/{epochs}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[text]}"),
+            progress.TimeRemainingColumn(compact=True),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = bar.add_task("train", total=self._run.steps_per_epoch, epoch=0, text="")
+        bar.start()
+        self._bar = bar
+        return bar
+
+
+def console_for(stream: TextIO) -> Plain | Live:
+    """Return the console that suits the stream."""
+    return Live() if stream.isatty() else Plain(stream)

@@ -1,0 +1,73 @@
+"""The records that every run keeps: metrics.jsonl for programs, log.txt for people."""
+
+import json
+from pathlib import Path
+from typing import TextIO
+
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, StepRecord, as_json
+from paceline.records.reader import read_metrics
+from paceline.records.writer import replacing
+from paceline.trackers.base import RunInfo
+from paceline.trackers.lines import as_line
+
+
+class JsonLines:
+    """One JSON object per record; after a resume, records of steps that were lost are dropped first."""
+
+    name = "metrics.jsonl"
+
+    def __init__(self) -> None:
+        self._file: TextIO
+
+    def open(self, run: RunInfo) -> None:
+        """Continue the file at the step that the run continues from."""
+        if run.folder.metrics.exists():
+            _drop_lost(run)
+        self._file = _append(run.folder.metrics)
+
+    def record(self, entry: Entry) -> None:
+        """Append one line, visible at once."""
+        if isinstance(entry, StepRecord | EpochRecord | EvalRecord):
+            self._file.write(json.dumps(as_json(entry)) + "\n")
+            self._file.flush()
+
+    def close(self, result: RunResult | None) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class LogFile:
+    """The lines of the terminal, kept."""
+
+    name = "log.txt"
+
+    def __init__(self) -> None:
+        self._file: TextIO
+        self._run: RunInfo
+
+    def open(self, run: RunInfo) -> None:
+        """Append to what earlier attempts said."""
+        self._run = run
+        self._file = _append(run.folder.log)
+
+    def record(self, entry: Entry) -> None:
+        """Append the record's line."""
+        line = None if isinstance(entry, Pulse) else as_line(entry, self._run)
+        if line is not None:
+            self._file.write(line + "\n")
+            if isinstance(entry, Note | EpochRecord):
+                self._file.flush()
+
+    def close(self, result: RunResult | None) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _drop_lost(run: RunInfo) -> None:
+    kept = [record for record in read_metrics(run.folder) if record.get("step", 0) <= run.first_step]
+    with replacing(run.folder.metrics) as scratch:
+        scratch.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+
+
+def _append(path: Path) -> TextIO:
+    return path.open("a", encoding="utf-8")

@@ -1,0 +1,52 @@
+"""Records as lines of text: the same words on the terminal and in log.txt."""
+
+from paceline.core.metrics import Score
+from paceline.core.units import duration, percent, plural, rate
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, StepRecord
+from paceline.trackers.base import RunInfo
+
+
+def as_line(entry: Entry, run: RunInfo) -> str | None:
+    """Return the line for a record, or None where it has none."""
+    match entry:
+        case Note():
+            return f"warning: {entry.text}" if entry.level == "warning" else entry.text
+        case StepRecord():
+            ends_epoch = entry.step % run.steps_per_epoch == 0  # its line follows at once
+            return None if ends_epoch else _step(entry, run)
+        case EpochRecord():
+            return _epoch(entry, run)
+        case EvalRecord():
+            return _evaluation(entry)
+        case _:
+            return None
+
+
+def score_text(score: Score) -> str:
+    """Return loss and accuracies of held-out images."""
+    return f"loss {score.loss:.4f}  acc {percent(score.top1)}  top-5 {percent(score.top5)}"
+
+
+def _step(entry: StepRecord, run: RunInfo) -> str:
+    left = (run.total_steps - entry.step) * entry.score.images / max(entry.images_per_s, 1e-9)
+    steps = max(1, round(entry.score.images / run.config.global_batch))
+    return (
+        f"step {entry.step}/{run.total_steps}  loss {entry.score.loss:.4f}  acc {percent(entry.score.top1)}  "
+        f"lr {entry.lr:.4g}  {rate(entry.images_per_s)} images/s  {duration(left / steps)} left"
+    )
+
+
+def _epoch(entry: EpochRecord, run: RunInfo) -> str:
+    total = -(-run.total_steps // run.steps_per_epoch)
+    valid = "" if entry.valid is None else f"  |  valid {score_text(entry.valid)}"
+    star = "  *" if entry.is_best else ""
+    return (
+        f"epoch {entry.epoch}/{total}  train loss {entry.train.loss:.4f}  acc {percent(entry.train.top1)}{valid}"
+        f"  |  {rate(entry.images_per_s)} images/s{star}"
+    )
+
+
+def _evaluation(entry: EvalRecord) -> str:
+    star = "  *" if entry.is_best else ""
+    images = plural(entry.score.images, "image")
+    return f"{entry.split} at step {entry.step}: {score_text(entry.score)}  over {images}{star}"

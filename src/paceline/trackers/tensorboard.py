@@ -1,0 +1,81 @@
+"""TensorBoard event files: one event per record, hyper-parameters with the final metrics."""
+
+from typing import Any
+
+from paceline.core.metrics import Score
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
+from paceline.trackers.base import RunInfo
+from paceline.trackers.scalars import scalars
+
+
+class TensorBoard:
+    """Writes with torch.utils.tensorboard, imported at the first record so that the first step does not wait for it."""
+
+    name = "tensorboard"
+
+    def __init__(self) -> None:
+        self._run: RunInfo
+        self._writer: Any = None
+
+    def open(self, run: RunInfo) -> None:
+        """Remember the run."""
+        self._run = run
+
+    def record(self, entry: Entry) -> None:
+        """Write all scalars of a record as one event: four times cheaper than one event each."""
+        if not isinstance(entry, StepRecord | EpochRecord | EvalRecord):
+            return
+        values = scalars(entry)
+        if values:
+            self._start()
+            self._write(values, entry.step)
+
+    def close(self, result: RunResult | None) -> None:
+        """Write the hyper-parameters beside what they led to."""
+        if self._writer is None:
+            return
+        if result is not None:
+            self._write_hparams(result)
+        self._writer.close()
+
+    def _start(self) -> None:
+        if self._writer is not None:
+            return
+        from torch.utils.tensorboard import FileWriter  # noqa: PLC0415 - 0.4 s of imports
+
+        self._writer = FileWriter(str(self._run.folder.tensorboard))
+        if self._run.first_step:
+            self._purge()
+
+    def _purge(self) -> None:
+        """Tell TensorBoard to forget what a lost attempt wrote after the step that this one continues from."""
+        from tensorboard.compat.proto import event_pb2  # noqa: PLC0415 - as above
+
+        proto: Any = event_pb2
+        step = self._run.first_step + 1
+        self._writer.add_event(proto.Event(step=step, file_version="brain.Event:2"))
+        started = proto.SessionLog(status=proto.SessionLog.START)
+        self._writer.add_event(proto.Event(step=step, session_log=started))
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        from tensorboard.compat.proto import summary_pb2  # noqa: PLC0415 - as above
+
+        proto: Any = summary_pb2
+        parts = [proto.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._writer.add_summary(proto.Summary(value=parts), step)
+
+    def _write_hparams(self, result: RunResult) -> None:
+        from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above
+
+        settings = {key: value if isinstance(value, int | float | str | bool) else str(value)
+                    for key, value in self._run.config.as_dict().items()}  # fmt: skip
+        metrics = _final(result.best, "best") | _final(result.test, "test")
+        for summary in hparams(settings, metrics):
+            self._writer.add_summary(summary)
+        self._write(metrics, result.step)
+
+
+def _final(score: Score | None, name: str) -> dict[str, float]:
+    if score is None:
+        return {}
+    return {f"{name}/loss": score.loss, f"{name}/acc1": score.top1, f"{name}/acc5": score.top5}

@@ -1,0 +1,65 @@
+"""Weights & Biases: online with a key, offline without one, under the same id after a resume."""
+
+import os
+import secrets
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from paceline.core.errors import ConfigError
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
+from paceline.trackers.base import RunInfo
+from paceline.trackers.scalars import scalars
+
+
+class WandB:
+    """One W&B run per run folder."""
+
+    name = "wandb"
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        if find_spec("wandb") is None:
+            raise ConfigError("--track wandb needs the wandb package", hint="pip install 'paceline[wandb]'")
+        self._say = say
+        self._run: Any = None
+
+    def open(self, run: RunInfo) -> None:
+        """Start or continue the W&B run."""
+        import wandb  # noqa: PLC0415 - an extra, and 1 s of imports
+
+        known_id = run.folder.wandb_id.read_text(encoding="utf-8").strip() if run.folder.wandb_id.exists() else None
+        identity = known_id or secrets.token_hex(4)
+        run.folder.wandb_id.write_text(identity + "\n", encoding="utf-8")
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if _has_key() else "offline")
+        if mode == "offline":
+            self._say(f"wandb: no key found, so it writes to {run.folder.path / 'wandb'}; wandb sync sends it later")
+        self._run = wandb.init(
+            project=run.config.run_name,
+            name=run.folder.name,
+            id=identity,
+            resume="allow" if known_id else None,
+            dir=str(run.folder.path),
+            config=run.config.as_dict(),
+            mode=mode,
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        )
+
+    def record(self, entry: Entry) -> None:
+        """Send the scalars of a record."""
+        if isinstance(entry, StepRecord | EpochRecord | EvalRecord):
+            self._run.log(scalars(entry), step=entry.step)
+
+    def close(self, result: RunResult | None) -> None:
+        """Write the summary and finish."""
+        if result is not None and result.test is not None:
+            self._run.summary.update({f"test/{key}": value for key, value in result.test.as_dict().items()})
+        self._run.finish(exit_code=0 if result is not None else 1)
+
+
+def _has_key() -> bool:
+    """Tell whether W&B would know who we are, without asking the network."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    import wandb  # noqa: PLC0415 - see open
+
+    return bool(wandb.api.api_key)
