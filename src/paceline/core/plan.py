@@ -45,6 +45,11 @@ class BatchPlan:
         """Epochs begun in the whole run."""
         return -(-self.total_steps // self.steps_per_epoch)
 
+    def images_done(self, step: int) -> int:
+        """Images seen by all ranks together in the first `step` steps."""
+        epochs, rest = divmod(step, self.steps_per_epoch)
+        return epochs * self.images + min(rest * self.global_batch, self.images)
+
     def batch_images(self, step: int) -> int:
         """Images in the global batch of a step, counted from the start of the run."""
         start = step % self.steps_per_epoch * self.global_batch

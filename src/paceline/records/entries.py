@@ -9,6 +9,9 @@ from typing import Any, Literal
 from paceline.core.metrics import Score
 
 
+SplitName = Literal["train", "valid", "test"]
+
+
 class State(StrEnum):
     """Where a rank, and so its run, stands."""
 
@@ -77,7 +80,7 @@ class EvalRecord:
 
     step: int
     epoch: int
-    split: Literal["train", "valid", "test"]
+    split: SplitName
     score: Score
     is_best: bool
     seconds: float
@@ -97,6 +100,8 @@ class RunResult:
     best: Score | None
     test: Score | None
     seconds: float
+    signal: int | None = None
+    """The signal that stopped it."""
 
 
 def as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""One verb per file, composing what the layers below can do."""

@@ -1,0 +1,59 @@
+"""`paceline eval RUN`: score a checkpoint on exactly the images there are."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from paceline.core.errors import ExitCode
+from paceline.core.load import load_config
+from paceline.core.metrics import Score
+from paceline.core.units import percent, plural
+from paceline.records.folder import find_run
+
+
+def eval_command(
+    run: Path,
+    *,
+    checkpoint: str = "best",
+    split: Literal["train", "valid", "test"] = "test",
+    device: str = "auto",
+    threads: int | None = None,
+    runs_dir: Path = Path("runs"),
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Evaluate a run's checkpoint: loss, top-1 and top-5 over every image once.
+
+    Parameters
+    ----------
+    run
+        Run folder, or a run's name for its newest.
+    checkpoint
+        best, last, or a file name such as step-00000055.pt.
+    split
+        Images to evaluate on.
+    device
+        auto, cpu, cuda or cuda:1.
+    threads
+        CPU threads.
+    runs_dir
+        Folder of all runs, where RUN may be a name.
+    as_json
+        Print one JSON object.
+    """
+    from paceline.engine.score import score_checkpoint
+
+    folder = find_run(run, runs_dir)
+    config = dataclasses.replace(load_config(folder.config), device=device, threads=threads)
+    score = score_checkpoint(config, folder, checkpoint=checkpoint, split=split)
+    print(json.dumps(score.as_dict()) if as_json else _sentence(score, split))  # noqa: T201 - the command's answer
+    return ExitCode.FINISHED
+
+
+def _sentence(score: Score, split: str) -> str:
+    return (
+        f"{split}: loss {score.loss:.4f}, top-1 {percent(score.top1)}, top-5 {percent(score.top5)}, "
+        f"over {plural(score.images, 'image')}"
+    )

@@ -1,0 +1,210 @@
+"""Checkpoints: written beside, hashed and swapped in; checked when read; the last good one is used."""
+
+import errno
+import hashlib
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+
+from paceline.core.errors import CheckpointError
+from paceline.core.units import size
+from paceline.records.writer import replacing, write_json
+
+FORMAT = 1
+
+
+class Checkpoints:
+    """The checkpoints of one run: step-….pt with a manifest each, and the names `last` and `best`."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    def save(self, state: dict[str, Any], *, step: int, world_size: int, is_best: bool) -> Path:
+        """Write a checkpoint; only when it is safely on disk do `last` and `best` point to it and old ones go."""
+        path = self._path(step)
+        try:
+            with replacing(path) as scratch, _HashingFile(scratch) as file:
+                torch.save(state, cast("IO[bytes]", file))
+                file.raise_if_failed()
+            manifest = {"file": path.name, "sha256": file.hexdigest(), "bytes": file.written, "step": step}
+            write_json(_manifest(path), manifest | {"world_size": world_size, "format": FORMAT, "time": time.time()})
+            for name in ("last", "best") if is_best else ("last",):
+                self._point(name, path)
+        except (OSError, RuntimeError) as cause:
+            raise _cannot_save(path, cause) from cause
+        self._prune()
+        return path
+
+    def newest_good(self, warn: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
+        """Load the newest checkpoint that is whole, and warn about newer ones that are not."""
+        paths = self._all()
+        for path in reversed(paths):
+            try:
+                return load_checkpoint(path), path
+            except CheckpointError as problem:
+                warn(f"{problem.message}; trying the one before it")
+        found = "none is whole" if paths else "there is none"
+        raise CheckpointError(
+            f"{self.folder} has no checkpoint to use: {found}", hint="start the run again without --resume"
+        )
+
+    def named(self, name: str) -> Path:
+        """Return the checkpoint that `best`, `last` or a file name stands for."""
+        pointer = self.folder / name
+        if name in {"best", "last"} and pointer.is_file():
+            return self.folder / pointer.read_text(encoding="utf-8").strip()
+        if name not in {"best", "last"} and pointer.is_file():
+            return pointer
+        known = ["best", "last", *(path.name for path in self._all())]
+        raise CheckpointError(f"{self.folder} has no checkpoint {name}", hint="there are: " + ", ".join(known))
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}.pt"
+
+    def _all(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*.pt"))
+
+    def _point(self, name: str, path: Path) -> None:
+        with replacing(self.folder / name) as scratch:
+            scratch.write_text(path.name + "\n", encoding="utf-8")
+
+    def _prune(self) -> None:
+        """Remove all but the newest few and the best."""
+        pointer = self.folder / "best"
+        best = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
+        for path in self._all()[: -self._keep]:
+            if path.name != best:
+                path.unlink(missing_ok=True)
+                _manifest(path).unlink(missing_ok=True)
+
+
+class BackgroundSaver:
+    """Writes checkpoints while training goes on: one at a time, from a copy of the state."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[Path] | None = None
+
+    def save(self, state: dict[str, Any], **facts: Any) -> None:
+        """Copy the state and return; a failure of the save before is raised here."""
+        self.wait()
+        self._pending = self._thread.submit(self._checkpoints.save, _copied(state), **facts)
+
+    def wait(self) -> None:
+        """Wait until what was handed over is on disk."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Finish the last save and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint after checking that every byte is what was written. Safe for files of strangers."""
+    manifest = _read_manifest(path)
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as cause:
+        raise CheckpointError(f"cannot read {path}: {cause.strerror}") from cause
+    if digest.hexdigest() != manifest.get("sha256"):
+        short = path.stat().st_size != manifest.get("bytes")
+        problem = "is cut short or has grown" if short else "has changed since it was written"
+        raise CheckpointError(f"{path} is damaged: it {problem} (sha256 differs from {_manifest(path).name})")
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {manifest.get('format')}, this Paceline reads format {FORMAT}")
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+class _HashingFile(io.RawIOBase):
+    """A file that hashes what is written to it, and keeps the error that torch's writer would hide."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._file: io.FileIO
+        self._error: OSError | None = None
+        self.written = 0
+
+    def __enter__(self) -> "_HashingFile":
+        self._file = self._path.open("wb", buffering=0)
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self._file.close()
+
+    def write(self, block: Any) -> int:
+        view = memoryview(block).cast("B")
+        try:
+            done = 0
+            while done < len(view):
+                done += self._file.write(view[done:])
+        except OSError as cause:
+            self._error = cause
+            raise
+        self._digest.update(view)
+        self.written += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+    def raise_if_failed(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def _manifest(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist")
+    try:
+        return json.loads(_manifest(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise CheckpointError(
+            f"{path} cannot be trusted: its manifest {_manifest(path).name} is missing or torn"
+        ) from cause
+
+
+def _cannot_save(path: Path, cause: Exception) -> CheckpointError:
+    """Say why a checkpoint could not be written; torch wraps a full disk in a RuntimeError."""
+    root = cause if isinstance(cause, OSError) else cause.__context__
+    if isinstance(root, OSError) and root.errno in {errno.ENOSPC, errno.EDQUOT}:
+        free = size(shutil.disk_usage(path.parent).free)
+        return CheckpointError(
+            f"the disk is full: {path} needs more than the {free} that are free; earlier checkpoints are untouched",
+            hint="make room, then resume; or use a smaller --keep, or another --runs-dir",
+        )
+    return CheckpointError(f"{path} could not be written: {cause}; earlier checkpoints are untouched")
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a state whose tensors the training step will not change."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,46 @@
+"""Exact evaluation: every image once, in fixed blocks, whatever the world size."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from paceline.core.metrics import Score
+from paceline.data.loader import load_batches
+from paceline.data.split import Split
+from paceline.engine.job import Job
+from paceline.engine.meter import count_correct
+from paceline.parallel.team import Team
+
+BLOCK = 256
+"""Images of one forward pass. Fixed, so that the sums do not depend on who computes them."""
+
+
+@torch.no_grad()
+def evaluate(job: Job, team: Team, split: Split) -> Score:
+    """Score the model on a split. Collective: every rank must call it; each takes every W-th block."""
+    starts = range(team.world.rank * BLOCK, len(split), team.world.size * BLOCK)
+    ids = [np.arange(start, min(start + BLOCK, len(split))) for start in starts]
+    batches = load_batches(
+        split, [(block, None) for block in ids], workers=job.config.workers, pin=job.device.type == "cuda"
+    )
+    scores = []
+    was_training = job.evaluated.training
+    job.evaluated.eval()
+    for batch in batches:
+        images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
+        with job.autocast():
+            scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))
+    job.evaluated.train(was_training)
+    by_rank = team.gather(scores)
+    total = Score()
+    for block in range(-(-len(split) // BLOCK)):  # in the order of the images, so that the sum has one value
+        total += by_rank[block % team.world.size][block // team.world.size]
+    return total
+
+
+def _score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Score:
+    logits = model(images).float()
+    loss_sum = functional.cross_entropy(logits, labels, reduction="none").double().sum().item()
+    correct1, correct5 = count_correct(logits, labels)
+    return Score(loss_sum=loss_sum, correct1=correct1, correct5=correct5, images=len(labels))

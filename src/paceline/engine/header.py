@@ -1,0 +1,45 @@
+"""What a run says before it starts: device, world, data, batch plan, learning rate, model."""
+
+from collections.abc import Iterator
+
+import torch
+
+from paceline.engine.job import Job
+from paceline.models.table import num_parameters
+from paceline.parallel.device import describe_device, has_fast_bf16
+from paceline.parallel.team import Team
+from paceline.core.units import count, plural
+from paceline.records.environment import cpu_name
+from paceline.records.folder import RunFolder
+
+OPTIMIZERS = {"sgd": "sgd with Nesterov momentum", "adam": "adam", "adamw": "adamw"}
+
+
+def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
+    """Yield the lines of the header."""
+    config, shape = job.config, "×".join(map(str, job.splits.image_shape))
+    layout = ", channels-last" if job.memory_format is torch.channels_last else ""
+    threads = plural(torch.get_num_threads(), "thread")
+    yield f"run      {folder.path}"
+    yield f"device   {describe_device(team.device, cpu_name())}, {threads}, {config.precision}{layout}"
+    yield f"world    {_world(team)}"
+    yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
+    yield f"batch    {job.plan}"
+    yield f"lr       {job.lr_plan}"
+    yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
+
+
+def warnings(job: Job) -> Iterator[str]:
+    """Yield what the user should know before waiting for the result."""
+    if job.config.precision == "bf16" and not has_fast_bf16(job.device):
+        yield (
+            f"{job.device} has no bf16 arithmetic, so --precision bf16 is emulated here and about 12× slower than fp32; "
+            "use --precision fp32"
+        )
+    if job.config.precision == "fp16" and job.device.type == "cpu":
+        yield "fp16 is made for GPUs; on a CPU --precision fp32 is faster"
+
+
+def _world(team: Team) -> str:
+    world = team.world
+    return "1 rank" if world.size == 1 else f"{world.size} ranks, told by {world.told_by}"

@@ -1,0 +1,115 @@
+"""A job: everything that a run computes with, built once from the settings and never replaced."""
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.core.config import Config
+from paceline.core.keys import mix
+from paceline.core.plan import BatchPlan
+from paceline.core.schedule import LrPlan
+from paceline.data.catalog import Splits, open_data, split_data
+from paceline.engine.ema import Ema
+from paceline.engine.optimizer import build_optimizer
+from paceline.engine.state import Progress
+from paceline.models.check import check_model
+from paceline.models.zoo import build_model
+from paceline.parallel.team import Team
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+INITIAL_WEIGHTS = 0x1417
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """The parts of a run. Their contents change as it trains; which parts they are does not."""
+
+    config: Config
+    device: torch.device
+    splits: Splits
+    plan: BatchPlan
+    lr_plan: LrPlan
+    model: nn.Module
+    forward: nn.Module
+    """The model as it is called: compiled where that was asked for."""
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    ema: Ema | None
+    memory_format: torch.memory_format
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The model that is evaluated: the average where there is one."""
+        return self.forward if self.ema is None else self.ema.model
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context that the forward pass runs in."""
+        if self.config.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=PRECISIONS[self.config.precision])
+
+    def capture(self, progress: Progress) -> dict[str, Any]:
+        """Return everything that a checkpoint holds; nothing in it depends on the world size."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "ema": None if self.ema is None else self.ema.model.state_dict(),
+            "progress": progress.as_dict(),
+            "config": self.config.as_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> Progress:
+        """Take over the contents of a checkpoint, and return how far it had come."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.ema is not None:
+            self.ema.model.load_state_dict(state["ema"])
+        return Progress.from_dict(state["progress"])
+
+
+def build_job(config: Config, team: Team) -> Job:
+    """Build data, model and optimizer: the same weights on every rank."""
+    splits = split_data(
+        open_data(config.data, data_dir=config.data_dir, seed=config.seed), valid_split=config.valid_split
+    )
+    plan = BatchPlan.make(config, images=len(splits.train), world_size=team.world.size)
+    model = prepare_model(config, splits, team.device)
+    return Job(
+        config=config,
+        device=team.device,
+        splits=splits,
+        plan=plan,
+        lr_plan=LrPlan(config=config, plan=plan),
+        model=model,
+        forward=_compiled(model) if config.compile else model,
+        optimizer=build_optimizer(config, model),
+        scaler=torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16"),
+        ema=None if config.ema is None else Ema(model, config.ema),
+        memory_format=memory_format(config, model),
+    )
+
+
+def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:
+    """Build the model with the weights that the seed gives, check that it fits the data, and move it to its device."""
+    torch.manual_seed(mix(config.seed, INITIAL_WEIGHTS) >> 1)
+    model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
+    check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
+    return model.to(device).to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
+
+
+def memory_format(config: Config, model: nn.Module) -> torch.memory_format:
+    """Return channels-last for models that convolve images, unless it was turned off."""
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return torch.channels_last if config.channels_last and convolves else torch.contiguous_format
+
+
+def _compiled(model: nn.Module) -> nn.Module:
+    compiled = torch.compile(model)
+    assert isinstance(compiled, nn.Module)
+    return compiled

@@ -1,0 +1,141 @@
+"""Turns what the loop does into records, and hands them to the trackers. Only the lead rank has trackers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from paceline.core.metrics import Score
+from paceline.core.plan import BatchPlan
+from paceline.engine.clock import PHASES, TRAINING_PHASES, Clock
+from paceline.engine.meter import Meter
+from paceline.engine.state import Progress
+from paceline.engine.watch import Watch
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, SplitName, StepRecord
+from paceline.trackers.base import Guarded, RunInfo, Tracker
+
+SECONDS_BETWEEN_PULSES = 0.5
+
+
+class Recorder:
+    """Speaks for the run. A step costs it two comparisons; the rest happens once per interval."""
+
+    def __init__(self, plan: BatchPlan, progress: Progress, *, clock: Clock, device: torch.device) -> None:
+        self.meter = Meter(eager=device.type == "cpu" and plan.world_size == 1)
+        self.result: RunResult | None = None
+        self._plan = plan
+        self._progress = progress
+        self._clock = clock
+        self._watch = Watch(device)
+        self._trackers: list[Guarded] = []
+        self._interval = _Mark(clock, plan, progress.step)
+        self._epoch = _Mark(clock, plan, progress.step)
+        self._next_pulse = clock.now
+
+    @contextmanager
+    def to(self, trackers: Sequence[Tracker], run: RunInfo) -> Iterator[None]:
+        """Speak to these trackers while the block runs; the console, which is first, closes last."""
+        for tracker in trackers:
+            guarded = Guarded(tracker, self.warn)
+            self._trackers.append(guarded)
+            guarded.open(run)
+        try:
+            yield
+        finally:
+            for guarded in reversed(self._trackers):
+                guarded.close(self.result)
+
+    def say(self, text: str) -> None:
+        """Tell the user something."""
+        self.put(Note(text=text))
+
+    def warn(self, text: str) -> None:
+        """Tell the user that something is not as it should be."""
+        self.put(Note(text=text, level="warning"))
+
+    def put(self, entry: Entry) -> None:
+        """Hand a record to every tracker."""
+        for tracker in self._trackers:
+            tracker.record(entry)
+
+    def pulse(self) -> None:
+        """Show that the run is alive, a few times a second."""
+        if self._clock.now < self._next_pulse or not self._trackers:
+            return
+        self._next_pulse = self._clock.now + SECONDS_BETWEEN_PULSES
+        self.fold()
+        score, speed = self._progress.interval_score, self._interval.images_per_s(self._progress.step)
+        self.put(Pulse(step=self._progress.step, epoch=self.epoch, score=score, images_per_s=speed))
+
+    def fold(self) -> None:
+        """Count the predictions of the steps so far into the progress."""
+        score = self.meter.take()
+        self._progress.interval_score += score
+        self._progress.epoch_score += score
+
+    def step(self, lr: float) -> None:
+        """Record the interval that ends with this step."""
+        self.fold()
+        record = StepRecord(
+            step=self._progress.step,
+            epoch=self.epoch,
+            score=self._progress.interval_score,
+            lr=lr,
+            images_per_s=self._interval.images_per_s(self._progress.step),
+            seconds=self._interval.seconds(),
+            phases=self._interval.phases(),
+            utilisation=self._watch.sample(),
+        )
+        self.put(record)
+        self._progress.interval_score = Score()
+        self._interval = _Mark(self._clock, self._plan, self._progress.step)
+
+    def end_epoch(self, valid: Score | None, *, is_best: bool) -> None:
+        """Record the epoch that ends with this step."""
+        record = EpochRecord(
+            step=self._progress.step,
+            epoch=self.epoch,
+            train=self._progress.epoch_score,
+            valid=valid,
+            is_best=is_best,
+            images_per_s=self._epoch.images_per_s(self._progress.step),
+            seconds=self._epoch.seconds(),
+        )
+        self.put(record)
+        self._progress.epoch_score = Score()
+        self._epoch = _Mark(self._clock, self._plan, self._progress.step)
+
+    def evaluation(self, split: SplitName, score: Score, *, is_best: bool, seconds: float) -> None:
+        """Record an evaluation that does not end an epoch."""
+        step = self._progress.step
+        self.put(EvalRecord(step=step, epoch=self.epoch, split=split, score=score, is_best=is_best, seconds=seconds))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the last step belonged to, counted from 1."""
+        return -(-self._progress.step // self._plan.steps_per_epoch)
+
+
+class _Mark:
+    """A moment to measure from."""
+
+    def __init__(self, clock: Clock, plan: BatchPlan, step: int) -> None:
+        self._clock = clock
+        self._plan = plan
+        self._step = step
+        self._seconds = clock.seconds
+        self._totals = clock.totals()
+
+    def seconds(self) -> float:
+        return self._clock.seconds - self._seconds
+
+    def phases(self) -> dict[str, float]:
+        now = self._clock.totals()
+        return {phase: round(now[phase] - self._totals[phase], 6) for phase in PHASES}
+
+    def images_per_s(self, step: int) -> float:
+        """Return the speed of training since the mark; evaluating and saving do not count as training."""
+        now = self._clock.totals()
+        spent = sum(now[phase] - self._totals[phase] for phase in TRAINING_PHASES)
+        images = self._plan.images_done(step) - self._plan.images_done(self._step)
+        return images / spent if spent else 0.0

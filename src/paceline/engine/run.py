@@ -1,0 +1,139 @@
+"""A job in its folder: trains, saves, tests, and says how it ended."""
+
+from paceline.core.errors import CheckpointError, DivergedError
+from paceline.core.metrics import Score
+from paceline.core.units import duration
+from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
+from paceline.engine.clock import EVALUATE, Clock
+from paceline.engine.evaluate import evaluate
+from paceline.engine.header import header
+from paceline.engine.job import Job
+from paceline.engine.loop import Training
+from paceline.engine.recorder import Recorder
+from paceline.engine.signals import StopRequest
+from paceline.engine.state import Progress
+from paceline.models.table import layer_table
+from paceline.parallel.team import Team
+from paceline.records.entries import RunResult, State
+from paceline.records.folder import RunFolder
+from paceline.records.writer import write_rank
+from paceline.trackers.base import RunInfo, Tracker
+from paceline.trackers.choose import choose_trackers
+
+
+class Run:
+    """A job in its folder."""
+
+    def __init__(self, job: Job, progress: Progress, team: Team, folder: RunFolder, *, clock: Clock) -> None:
+        self.job = job
+        self.progress = progress
+        self.team = team
+        self.folder = folder
+        self.clock = clock
+        self.recorder = Recorder(job.plan, progress, clock=clock, device=job.device)
+        self.checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep)
+        self.background = BackgroundSaver(self.checkpoints) if job.config.save_async else None
+
+    def live(self, stop: StopRequest, notes: list[str], *, show_table: bool) -> RunResult:
+        """Train, test and return how it went. Collective."""
+        with self.recorder.to(self.trackers(), self.info()):
+            self.introduce(notes, show_table=show_table)
+            state = self.train(stop)
+            test = self.test() if state is State.FINISHED else None
+            self.recorder.result = self.result(state, test, stop)
+            self.note(state)
+            self.say_how_it_ended(state)
+            return self.recorder.result
+
+    def introduce(self, notes: list[str], *, show_table: bool) -> None:
+        """Say what is about to happen."""
+        for line in header(self.job, self.team, self.folder):
+            self.recorder.say(line)
+        for line in notes:
+            self.recorder.warn(line)
+        if show_table:
+            self.recorder.say(layer_table(self.job.model))
+        if self.progress.step:
+            self.recorder.say(f"resumed after step {self.progress.step} of {self.job.plan.total_steps}")
+
+    def train(self, stop: StopRequest) -> State:
+        """Run the loop; whatever happens, a checkpoint that is being written gets finished."""
+        training = Training(self.job, self.progress, self.team, self.recorder, clock=self.clock)
+        self.note(State.TRAINING)
+        try:
+            return training.run(stop, self.save)
+        except DivergedError as problem:
+            raise self.located(problem) from problem
+        finally:
+            if self.background is not None:
+                self.background.close()
+
+    def save(self, *, is_best: bool = False) -> None:
+        """Save a checkpoint, here or in the background. Collective: every rank must call it."""
+        if self.team.is_lead:
+            saver = self.checkpoints if self.background is None else self.background
+            state = self.job.capture(self.progress)
+            saver.save(state, step=self.progress.step, world_size=self.team.world.size, is_best=is_best)
+        self.note(State.TRAINING)
+
+    def test(self) -> Score:
+        """Score the best checkpoint on the test images. Collective."""
+        self.job.restore(load_checkpoint(self.checkpoints.named("best")))
+        start = self.clock.seconds
+        score = evaluate(self.job, self.team, self.job.splits.test)
+        self.clock.lap(EVALUATE)
+        self.recorder.evaluation("test", score, is_best=False, seconds=self.clock.seconds - start)
+        return score
+
+    def note(self, state: State) -> None:
+        """Write down where this rank stands."""
+        write_rank(self.folder.rank(self.team.world.rank), self.team.world, state, step=self.progress.step)
+
+    def trackers(self) -> list[Tracker]:
+        """Return the trackers of this rank: only the lead has any."""
+        return choose_trackers(self.job.config.track, say=self.recorder.say) if self.team.is_lead else []
+
+    def info(self) -> RunInfo:
+        """Return what the trackers need to know."""
+        return RunInfo(
+            folder=self.folder,
+            config=self.job.config,
+            total_steps=self.job.plan.total_steps,
+            steps_per_epoch=self.job.plan.steps_per_epoch,
+            first_step=self.progress.step,
+        )
+
+    def result(self, state: State, test: Score | None, stop: StopRequest) -> RunResult:
+        """Return the end of the run in numbers."""
+        return RunResult(
+            folder=self.folder.path,
+            state=state,
+            step=self.progress.step,
+            epochs=self.progress.step / self.job.plan.steps_per_epoch,
+            best=self.progress.best,
+            test=test,
+            seconds=self.clock.seconds,
+            signal=None if state is State.FINISHED or stop.signal is None else int(stop.signal),
+        )
+
+    def say_how_it_ended(self, state: State) -> None:
+        """Tell the user what there is now, and what to type next."""
+        if state is State.STOPPED:
+            self.recorder.say(
+                f"stopped after step {self.progress.step} of {self.job.plan.total_steps}, saved; "
+                f"to go on: paceline train --resume {self.folder.path}"
+            )
+            return
+        why = f"no better for {self.job.config.patience} evaluations, " if self.progress.stopped_early else ""
+        epoch = -(-self.progress.best_step // self.job.plan.steps_per_epoch)
+        self.recorder.say(
+            f"finished in {duration(self.clock.seconds)}: {why}best was epoch {epoch}; {self.folder.path}"
+        )
+
+    def located(self, problem: DivergedError) -> DivergedError:
+        """Add the step to a divergence, and say what is left."""
+        try:
+            kept = f"the last good state is {self.checkpoints.named('last')}"
+        except CheckpointError:
+            kept = "nothing had been saved yet"
+        return DivergedError(f"{problem.message} at step {self.progress.step + 1}; {kept}", hint=problem.hint)

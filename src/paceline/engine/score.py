@@ -1,0 +1,23 @@
+"""Scoring a checkpoint outside of training."""
+
+from paceline.core.config import Config
+from paceline.core.metrics import Score
+from paceline.core.world import World
+from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.engine.evaluate import evaluate
+from paceline.engine.job import build_job
+from paceline.parallel.device import choose_device, set_threads
+from paceline.parallel.team import join
+from paceline.records.entries import SplitName
+from paceline.records.folder import RunFolder
+
+
+def score_checkpoint(config: Config, folder: RunFolder, *, checkpoint: str, split: SplitName) -> Score:
+    """Evaluate a checkpoint of a run on one of its splits."""
+    state = load_checkpoint(Checkpoints(folder.checkpoints, keep=config.keep).named(checkpoint))
+    world = World()
+    set_threads(config.threads, world)
+    with join(world, choose_device(config.device, world)) as team:
+        job = build_job(config, team)
+        job.restore(state)
+        return evaluate(job, team, getattr(job.splits, split))
