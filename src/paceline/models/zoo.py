@@ -7,10 +7,16 @@ from torch import nn
 from paceline.core.errors import ModelError
 from paceline.core.names import suggestion
 from paceline.core.plugin import call_plugin, is_plugin, load_plugin
-from paceline.models import plain, resnet_small
+from paceline.models import plain, pyramidnet, resnet, resnet_small, wide_resnet
 from paceline.models.family import Family, ImageShape
 
-FAMILIES: tuple[Family, ...] = (plain.FAMILY, resnet_small.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    plain.FAMILY,
+    resnet_small.FAMILY,
+    resnet.FAMILY,
+    wide_resnet.FAMILY,
+    pyramidnet.FAMILY,
+)
 
 
 def list_models() -> list[str]:
