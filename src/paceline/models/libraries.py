@@ -44,7 +44,7 @@ def _build_timm(name: str, num_classes: int, image_shape: ImageShape) -> nn.Modu
 
 def _build_torchvision(name: str, num_classes: int, image_shape: ImageShape) -> nn.Module:
     with _import_explained("torchvision"):
-        models = importlib.import_module("torchvision.models")
+        models = importlib.import_module("torchvision").models
     _check_known("torchvision", name, models.list_models(module=models))
     if image_shape[0] != RGB:
         raise ModelError(
