@@ -66,7 +66,7 @@ def _stages(num_blocks: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def build(depth: int, widening: int, num_classes: int, image_shape: ImageShape) -> WideResNet:
-    """Return the network with this many convolutions, not counting projections but the classifier, and this width."""
+    """Return the network with this many convolutions, the stem and three projections among them, and this width."""
     num_blocks = (depth - 4) // (2 * len(WIDTHS))
     widths = tuple(width * widening for width in WIDTHS)
     return WideResNet(image_shape[0], num_blocks, widths, num_classes)
