@@ -40,6 +40,11 @@ class BasicBlock(nn.Module):
         hidden = self.norm2(self.conv2(hidden))
         return functional.relu(hidden + self.shortcut_norm(self.shortcut(images)))
 
+    @property
+    def last_norm(self) -> nn.BatchNorm2d:
+        """The normalisation that scales the residual."""
+        return self.norm2
+
 
 class Bottleneck(nn.Module):
     """1×1, 3×3 and 1×1 convolutions beside a shortcut, the last four times as wide; the 3×3 one carries the stride."""
@@ -64,6 +69,11 @@ class Bottleneck(nn.Module):
         hidden = self.norm3(self.conv3(hidden))
         return functional.relu(hidden + self.shortcut_norm(self.shortcut(images)))
 
+    @property
+    def last_norm(self) -> nn.BatchNorm2d:
+        """The normalisation that scales the residual."""
+        return self.norm3
+
 
 def _shortcut(num_in: int, num_out: int, stride: int) -> tuple[nn.Module, nn.Module]:
     """Return a projection and its normalisation where the shape changes, and nothing to do elsewhere."""
@@ -76,6 +86,18 @@ def small_image_stem(in_channels: int, width: int) -> nn.Sequential:
     """Return the start of a network that keeps the resolution: one 3×3 convolution."""
     return nn.Sequential(
         OrderedDict(conv1=conv3x3(in_channels, width), norm1=nn.BatchNorm2d(width), relu=nn.ReLU()),
+    )
+
+
+def imagenet_stem(in_channels: int, width: int) -> nn.Sequential:
+    """Return the start of a network that quarters the resolution: a 7×7 convolution and a pool, both of stride 2."""
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(in_channels, width, kernel_size=7, stride=2, padding=3, bias=False),
+            norm1=nn.BatchNorm2d(width),
+            relu=nn.ReLU(),
+            pool=nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
+        )
     )
 
 
@@ -107,6 +129,13 @@ class ResNet(nn.Module):
         """Return the logits."""
         features = self.stages(self.stem(images))
         return self.linear(features.mean(dim=(2, 3)))
+
+
+def start_as_identity(model: ResNet) -> None:
+    """Scale every residual by 0 at the start, so that each block hands its shortcut on (Goyal et al. 2017)."""
+    for block in model.modules():
+        if isinstance(block, BasicBlock | Bottleneck):
+            nn.init.zeros_(block.last_norm.weight)
 
 
 def _stages(plan: Plan) -> nn.Sequential:

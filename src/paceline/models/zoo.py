@@ -1,4 +1,4 @@
-"""Names become models: ours, or the user's own "my.py:build"."""
+"""Names become models: ours, another library's, or the user's own "my.py:build"."""
 
 from typing import Any
 
@@ -7,10 +7,17 @@ from torch import nn
 from paceline.core.errors import ModelError
 from paceline.core.names import suggestion
 from paceline.core.plugin import call_plugin, is_plugin, load_plugin
-from paceline.models import plain, resnet_small
+from paceline.models import plain, pyramidnet, resnet, resnet_small, wide_resnet
 from paceline.models.family import Family, ImageShape
+from paceline.models.libraries import build_from_library, is_library
 
-FAMILIES: tuple[Family, ...] = (plain.FAMILY, resnet_small.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    plain.FAMILY,
+    resnet_small.FAMILY,
+    resnet.FAMILY,
+    wide_resnet.FAMILY,
+    pyramidnet.FAMILY,
+)
 
 
 def list_models() -> list[str]:
@@ -22,6 +29,8 @@ def build_model(name: str, *, num_classes: int, image_shape: ImageShape) -> nn.M
     """Return a fresh model for images of this shape (channels, height, width), drawn from torch's global seed."""
     if is_plugin(name):
         return _build_plugin(name, num_classes, image_shape)
+    if is_library(name):
+        return build_from_library(name, num_classes, image_shape)
     for family in FAMILIES:
         if name in family:
             return family[name](num_classes, image_shape)
