@@ -48,7 +48,7 @@ def eval_command(
     folder = find_run(run, runs_dir)
     config = dataclasses.replace(load_config(folder.config), device=device, threads=threads)
     score = score_checkpoint(config, folder, checkpoint=checkpoint, split=split)
-    print(json.dumps(score.as_dict()) if as_json else _sentence(score, split))  # noqa: T201 - the command's answer
+    print(json.dumps(score.as_dict()) if as_json else _sentence(score, split))
     return ExitCode.FINISHED
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import torch
 
+from paceline.core.units import count, plural
 from paceline.engine.job import Job
 from paceline.models.table import num_parameters
 from paceline.parallel.device import describe_device, has_fast_bf16
 from paceline.parallel.team import Team
-from paceline.core.units import count, plural
 from paceline.records.environment import cpu_name
 from paceline.records.folder import RunFolder
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from paceline.core.metrics import Score
 
-
 SplitName = Literal["train", "valid", "test"]
 
 

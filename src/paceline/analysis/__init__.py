@@ -1,0 +1,1 @@
+"""Numbers from records: no input, no output."""

@@ -1,0 +1,123 @@
+"""`paceline runs`: list, show and compare run folders."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from paceline.analysis.runs import compare_runs, results
+from paceline.core.errors import ExitCode
+from paceline.core.units import number, percent
+from paceline.records.folder import find_run
+from paceline.records.reader import RunSummary, list_runs, summarise
+from paceline.report.tables import table
+
+DEFAULT_RUNS = Path("runs")
+Json = Annotated[bool, Parameter(name="--json", negative="")]
+
+app = App(name="runs", help="List the runs there are; show one; compare two.")
+
+
+@app.default
+def list_command(*, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
+    """List the runs there are, the newest last.
+
+    Parameters
+    ----------
+    runs_dir
+        Folder of all runs.
+    as_json
+        Print one JSON object per run.
+    """
+    runs = list_runs(runs_dir)
+    if as_json:
+        for run in runs:
+            print(json.dumps(_as_json(run)))
+    elif not runs:
+        print(f"no runs in {runs_dir} yet; paceline train makes one")
+    else:
+        print(table(["run", "started", "model", "data", "epochs", "best acc", "state"], [_row(run) for run in runs]))
+    return ExitCode.FINISHED
+
+
+@app.command
+def show(run: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
+    """Show the settings and results of a run.
+
+    Parameters
+    ----------
+    run
+        Run folder, or a run's name for its newest.
+    runs_dir
+        Folder of all runs, where RUN may be a name.
+    as_json
+        Print one JSON object.
+    """
+    summary = summarise(find_run(run, runs_dir))
+    if as_json:
+        print(json.dumps(_as_json(summary)))
+        return ExitCode.FINISHED
+    rows = [[name, _text(name, value)] for name, value in results(summary).items()]
+    if summary.detail:
+        rows.append(["failed with", summary.detail])
+    print(f"{summary.folder.path}  started {_when(summary)}\n")
+    print(table(["result", ""], rows) + "\n")
+    print(table(["setting", ""], [[name, _text(name, value)] for name, value in summary.config.as_dict().items()]))
+    return ExitCode.FINISHED
+
+
+@app.command
+def compare(first: Path, second: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
+    """Show which settings of two runs differ, and what they led to.
+
+    Parameters
+    ----------
+    first
+        Run folder, or a run's name for its newest.
+    second
+        The run to compare with.
+    runs_dir
+        Folder of all runs, where a run may be given by name.
+    as_json
+        Print one JSON object.
+    """
+    runs = [summarise(find_run(path, runs_dir)) for path in (first, second)]
+    comparison = compare_runs(*runs)
+    if as_json:
+        parts = {"settings": comparison.settings, "results": comparison.results}
+        print(json.dumps({key: {d.name: [d.first, d.second] for d in part} for key, part in parts.items()}))
+        return ExitCode.FINISHED
+    names = [str(run.folder.path) for run in runs]
+    settings = [[d.name, _text(d.name, d.first), _text(d.name, d.second)] for d in comparison.settings]
+    print(table(["setting", *names], settings) if settings else "the settings are the same")
+    print("\n" + table(["result", *names], [[d.name, _text(d.name, d.first), _text(d.name, d.second)]
+                                           for d in comparison.results]))  # fmt: skip
+    return ExitCode.FINISHED
+
+
+def _row(run: RunSummary) -> list[str]:
+    best = "–" if run.best is None else percent(run.best["top1"])
+    epochs = f"{run.epochs}/{run.config.epochs}"
+    return [run.folder.name, _when(run), run.config.model, run.config.data, epochs, best, run.state]
+
+
+def _when(run: RunSummary) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if name.endswith(" acc"):
+        return percent(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _as_json(run: RunSummary) -> dict[str, Any]:
+    return {"run": str(run.folder.path), "started": run.started} | results(run) | {"config": run.config.as_dict()}

@@ -1,0 +1,1 @@
+"""What analysis found, as people read it."""
