@@ -13,7 +13,11 @@ from paceline.core.errors import ExitCode, PacelineError
 from paceline.core.load import Layers
 from paceline.records.folder import find_run
 
-COMMANDS = ("train", "eval", "runs")
+COMMANDS = {
+    "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
+    "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
+    "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
+}
 
 
 def main() -> None:
@@ -49,9 +53,8 @@ def build_app(layers: Layers) -> App:
         version=version("paceline"),
         config=layers,
     )
-    app.command("paceline.commands.train:train_command", name="train")
-    app.command("paceline.commands.eval:eval_command", name="eval")
-    app.command("paceline.commands.runs:app", name="runs")
+    for name, (place, sentence) in COMMANDS.items():
+        app.command(place, name=name, help=sentence)
     return app
 
 

@@ -45,10 +45,14 @@ def _interval(_type: Any, tokens: Sequence[Token]) -> Interval:
     return Interval.parse(tokens[0].value)
 
 
+def _listed(values: Sequence[Any]) -> str:
+    return ",".join(map(str, values)) or "none"
+
+
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
-Names = Annotated[tuple[str, ...], Parameter(converter=_words, n_tokens=1, negative="")]
-Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, negative="")]
+Names = Annotated[tuple[str, ...], Parameter(converter=_words, n_tokens=1, negative="", show_default=_listed)]
+Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, negative="", show_default=_listed)]
 Every = Annotated[Interval, Parameter(converter=_interval, n_tokens=1, accepts_keys=False)]
 
 
@@ -92,7 +96,7 @@ class Config:
     global_batch: Annotated[Whole, Parameter(alias="-b", group=LENGTH)] = 128
     """Images per step over all devices together."""
     accumulate: Annotated[Whole, Parameter(group=LENGTH)] = 1
-    """Parts in which a device computes its share of the batch, to save memory; the result stays the same."""
+    """Parts in which a device computes its share of the batch, to save memory; batch norm sees each part alone."""
     patience: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
     """Stop after this many evaluations without a better validation accuracy."""
     seed: Annotated[Whole, Parameter(group=LENGTH)] = 0

@@ -28,7 +28,7 @@ def load_plugin(name: str, error: type[PacelineError]) -> Callable[..., Any]:
     module = _import_file(path, error)
     found = getattr(module, attribute, None)
     if not callable(found):
-        callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        callables = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         raise error(f"{file} has no function or class {attribute}", hint=suggestion(attribute, callables))
     return found
 

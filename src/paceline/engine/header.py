@@ -33,7 +33,7 @@ def warnings(job: Job) -> Iterator[str]:
     """Yield what the user should know before waiting for the result."""
     if job.config.precision == "bf16" and not has_fast_bf16(job.device):
         yield (
-            f"{job.device} has no bf16 arithmetic, so --precision bf16 is emulated here and about 12× slower than fp32; "
+            f"{job.device} has no bf16 arithmetic, so --precision bf16 is emulated and about 12× slower than fp32; "
             "use --precision fp32"
         )
     if job.config.precision == "fp16" and job.device.type == "cpu":

@@ -21,6 +21,7 @@ from paceline.parallel.team import join
 from paceline.records.entries import RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run
+from paceline.records.reader import read_environments
 from paceline.records.writer import write_json, write_rank
 
 
@@ -53,7 +54,7 @@ def restore(job: Job, folder: RunFolder, notes: list[str]) -> Progress:
     if progress.step >= job.plan.total_steps:
         raise RunError(
             f"{folder.path} has finished: {done:g} epochs, {progress.step} steps",
-            hint=f"to train longer add --epochs {2 * round(done) or 2}, or start a new run with --config {folder.config}",
+            hint=f"to train longer add --epochs {2 * round(done) or 2}; to start anew: --config {folder.config}",
         )
     return progress
 
@@ -62,8 +63,8 @@ def open_folder(job: Job, resume: RunFolder | None) -> RunFolder:
     """Make the run folder, or go back to it; write down settings, environment and model. Only the lead calls it."""
     folder = create_run(job.config) if resume is None else resume
     write_config(job.config.resolved(), folder.config)
-    device = describe_device(job.device, cpu_name())
-    write_json(folder.environment, describe_environment(os.environ, device=device))
+    environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
+    write_json(folder.environment, [*read_environments(folder), environment])
     folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
     return folder
 

@@ -5,6 +5,7 @@ import platform
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +21,7 @@ VARIABLES = (
 def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str, Any]:
     """Return what one needs to know to run the same thing again elsewhere."""
     return {
+        "time": time.time(),
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -22,7 +22,7 @@ class RunFolder:
 
     @property
     def environment(self) -> Path:
-        """Versions, devices, host, git commit."""
+        """Versions, devices, host, git commit: one entry for each time the run was started."""
         return self.path / "environment.json"
 
     @property

@@ -91,7 +91,7 @@ def summarise(folder: RunFolder) -> RunSummary:
     return RunSummary(
         folder=folder,
         config=load_config(folder.config),
-        started=folder.config.stat().st_mtime,
+        started=_started(folder),
         state=run_state(folder),
         step=max(step, lead.get("step", 0)),
         epochs=epochs,
@@ -112,6 +112,19 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
         except (PacelineError, OSError):
             continue
     return sorted(runs, key=lambda run: (run.started, run.folder.path))
+
+
+def read_environments(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the surroundings of every start of a run, the first one first."""
+    try:
+        return json.loads(folder.environment.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+
+
+def _started(folder: RunFolder) -> float:
+    environments = read_environments(folder)
+    return environments[0]["time"] if environments else folder.config.stat().st_mtime
 
 
 def _evaluation(record: dict[str, Any]) -> dict[str, Any] | None:
