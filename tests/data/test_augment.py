@@ -254,5 +254,5 @@ def test_images_held_out_of_a_subset_are_never_mixed_into_it():
     images = np.zeros((NUM, 1, 4, 4), np.uint8)
     images[30:] = 255
     batch = Subset(split("mixup1.0", images), np.arange(30)).fetch(np.arange(30), 0)
-    assert batch.images.unique().numel() == 1
-    assert split("mixup1.0", images).fetch(np.arange(30), 0).images.unique().numel() > 1
+    assert batch.images.max() < 0
+    assert split("mixup1.0", images).fetch(np.arange(30), 0).images.max() > 0

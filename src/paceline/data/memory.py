@@ -1,6 +1,6 @@
 """Small sets: all pixels in memory as bytes, a whole batch gathered, augmented and normalised at once."""
 
-from copy import copy
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 
@@ -10,33 +10,36 @@ from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline
 from paceline.data.split import Batch, Ids
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class InMemory:
     """A split whose images (uint8, N×C×H×W) fit in memory."""
 
-    def __init__(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        *,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        augmentation: Augmentation | None = None,
-    ) -> None:
-        self._images = images
-        self._pipeline = Pipeline(self._read, labels, Normalisation(mean=mean, std=std), augmentation)
+    images: torch.Tensor
+    labels: torch.Tensor
+    _: KW_ONLY
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentation: Augmentation | None = None
+    pool: Ids | None = None
+    """The samples that mixup and cutmix may mix into others; None means all."""
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self.labels)
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images with these ids, augmented where an epoch is given, normalised always."""
-        return self._pipeline.batch(ids, epoch)
+        pipeline = Pipeline(
+            read=self._read,
+            labels=self.labels,
+            normalise=Normalisation(mean=self.mean, std=self.std),
+            augmentation=self.augmentation,
+            pool=self.pool,
+        )
+        return pipeline.batch(ids, epoch)
 
     def mixing_only(self, ids: Ids) -> "InMemory":
-        """Return the split with second images (mixup, cutmix) taken from these alone."""
-        limited = copy(self)
-        limited._pipeline = self._pipeline.mixing_only(ids)
-        return limited
+        """Return the split with second images taken from these alone."""
+        return replace(self, pool=ids)
 
     def _read(self, ids: Ids, _draws: Draws | None) -> Pixels:
-        return self._images.numpy().take(ids, axis=0)
+        return self.images.numpy().take(ids, axis=0)

@@ -1,8 +1,7 @@
 """From bytes to a batch: the steps of a policy, normalisation and mixing, in the one order that training uses."""
 
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,54 +46,42 @@ class Augmentation:
     seed: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pipeline:
-    """Turns sample ids into batches, given a way to get their bytes.
+    """Turns sample ids into batches, given a way to get their bytes."""
 
-    `read(ids, draws)` returns bytes, N×C×H×W; draws is None where nothing may be random.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[Ids, Draws | None], Pixels],
-        labels: torch.Tensor,
-        normalise: Normalisation,
-        augmentation: Augmentation | None,
-    ) -> None:
-        self._read = read
-        self._labels = labels
-        self._normalise = normalise
-        self._seed = augmentation.seed if augmentation is not None else 0
-        self._policy = augmentation.policy.filled(normalise.fill) if augmentation is not None else None
-        self._num_classes = int(labels.max()) + 1 if len(labels) else 0
-        self._pool = np.arange(len(labels))
-
-    def mixing_only(self, ids: Ids) -> "Pipeline":
-        """Return the pipeline with second images taken from these alone."""
-        limited = copy(self)
-        limited._pool = ids
-        return limited
+    read: Callable[[Ids, Draws | None], Pixels]
+    """Returns the bytes of some samples, N×C×H×W; the draws are None where nothing may be random."""
+    labels: torch.Tensor
+    normalise: Normalisation
+    augmentation: Augmentation | None
+    pool: Ids | None
+    """The samples that may be mixed into others; None means all."""
 
     def batch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images as training sees them in `epoch`, or as evaluation sees them (None)."""
-        labels = self._labels[torch.from_numpy(ids)]
-        if epoch is None or self._policy is None:
-            return Batch(as_images(self._normalise(self._read(ids, None))), labels)
-        draws = Draws(seed=self._seed, epoch=epoch, ids=ids)
-        images = self._values(self._policy, draws)
-        if self._policy.mixing is None:
+        labels = self.labels[torch.from_numpy(ids)]
+        if epoch is None or self.augmentation is None:
+            return Batch(as_images(self.normalise(self.read(ids, None))), labels)
+        policy = self.augmentation.policy.filled(self.normalise.fill)
+        draws = Draws(seed=self.augmentation.seed, epoch=epoch, ids=ids)
+        images = self._values(policy, draws)
+        if policy.mixing is None:
             return Batch(as_images(images), labels)
         height, width = images.shape[2:]
-        blend = self._policy.mixing.plan(draws, self._pool, (height, width))
-        others = self._values(self._policy, Draws(seed=self._seed, epoch=epoch, ids=blend.partners))
-        targets = mix_labels(blend, labels, self._labels[torch.from_numpy(blend.partners)], self._num_classes)
+        pool = np.arange(len(self.labels)) if self.pool is None else self.pool
+        blend = policy.mixing.plan(draws, pool, (height, width))
+        others = self._values(policy, replace(draws, ids=blend.partners))
+        num_classes = int(self.labels.max()) + 1
+        targets = mix_labels(blend, labels, self.labels[torch.from_numpy(blend.partners)], num_classes)
         return Batch(as_images(mix_images(blend, images, others)), labels, targets)
 
     def _values(self, policy: Policy, draws: Draws) -> Values:
         """Return the augmented and normalised images, not yet mixed."""
-        pixels = self._read(draws.ids, draws)
+        pixels = self.read(draws.ids, draws)
         for step in policy.pixel_steps:
             pixels = step(pixels, draws)
-        values = self._normalise(pixels)
+        values = self.normalise(pixels)
         for step in policy.value_steps:
             values = step(values, draws)
         return values
