@@ -1,27 +1,45 @@
-"""Small sets: all pixels in memory as bytes, a whole batch gathered and normalised at once."""
+"""Small sets: all pixels in memory as bytes, a whole batch gathered, augmented and normalised at once."""
+
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 
+from paceline.data.augment.draws import Draws
+from paceline.data.augment.geometry import Pixels
+from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline
 from paceline.data.split import Batch, Ids
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class InMemory:
     """A split whose images (uint8, N×C×H×W) fit in memory."""
 
-    def __init__(
-        self, images: torch.Tensor, labels: torch.Tensor, *, mean: tuple[float, ...], std: tuple[float, ...]
-    ) -> None:
-        self._images = images
-        self._labels = labels
-        channels = (1, len(mean), 1, 1)
-        self._mean = torch.tensor(mean).mul(255).view(channels)
-        self._scale = torch.tensor(std).mul(255).reciprocal().view(channels)
+    images: torch.Tensor
+    labels: torch.Tensor
+    _: KW_ONLY
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentation: Augmentation | None = None
+    pool: Ids | None = None
+    """The samples that mixup and cutmix may mix into others; None means all."""
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
-        """Return the normalised images with these ids."""
-        places = torch.from_numpy(ids)
-        images = self._images[places].float().sub_(self._mean).mul_(self._scale)
-        return Batch(images, self._labels[places])
+        """Return the images with these ids, augmented where an epoch is given, normalised always."""
+        pipeline = Pipeline(
+            read=self._read,
+            labels=self.labels,
+            normalise=Normalisation(mean=self.mean, std=self.std),
+            augmentation=self.augmentation,
+            pool=self.pool,
+        )
+        return pipeline.batch(ids, epoch)
+
+    def mixing_only(self, ids: Ids) -> "InMemory":
+        """Return the split with second images taken from these alone."""
+        return replace(self, pool=ids)
+
+    def _read(self, ids: Ids, _draws: Draws | None) -> Pixels:
+        return self.images.numpy().take(ids, axis=0)

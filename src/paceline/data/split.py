@@ -1,7 +1,7 @@
 """What a set of labelled images is to the rest of Paceline: something that gives any of its images by number."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,6 +38,15 @@ class Split(Protocol):
         ...
 
 
+@runtime_checkable
+class MixingSplit(Split, Protocol):
+    """A split whose augmentation may put a second image into the one asked for."""
+
+    def mixing_only(self, ids: Ids) -> Self:
+        """Return the split with second images taken from these alone."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
     """A data set as its source provides it: a training part, a test part, and what the labels mean."""
@@ -55,10 +64,13 @@ class DataSet:
 
 
 class Subset:
-    """Some of the images of a split, under new numbers; each keeps the randomness of its old number."""
+    """Some of the images of a split, under new numbers; each keeps the randomness of its old number.
+
+    Images outside the subset never show, not even mixed into one of its own: they may be held out for evaluation.
+    """
 
     def __init__(self, split: Split, ids: Ids) -> None:
-        self._split = split
+        self._split = split.mixing_only(ids) if isinstance(split, MixingSplit) else split
         self._ids = ids
 
     def __len__(self) -> int:

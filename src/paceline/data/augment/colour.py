@@ -1,0 +1,50 @@
+"""Colour jitter: brightness, contrast and saturation, each moved by a random factor around 1."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.augment import blends, tables
+from paceline.data.augment.draws import Draws, Purpose
+from paceline.data.augment.geometry import Pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Brightness:
+    """Brightness times a factor in [1 − strength, 1 + strength]."""
+
+    strength: float
+
+    def __call__(self, images: Pixels, draws: Draws) -> Pixels:
+        """Return the images, darker or brighter."""
+        factor = _factor(self.strength, draws, Purpose.BRIGHTNESS)
+        return tables.apply_tables(images, tables.brightness(images, factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """Contrast times a factor in [1 − strength, 1 + strength]."""
+
+    strength: float
+
+    def __call__(self, images: Pixels, draws: Draws) -> Pixels:
+        """Return the images, flatter or harder."""
+        factor = _factor(self.strength, draws, Purpose.CONTRAST)
+        return tables.apply_tables(images, tables.contrast(images, factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """Saturation times a factor in [1 − strength, 1 + strength]."""
+
+    strength: float
+
+    def __call__(self, images: Pixels, draws: Draws) -> Pixels:
+        """Return the images, paler or more colourful."""
+        return blends.saturation(images, _factor(self.strength, draws, Purpose.SATURATION))
+
+
+def _factor(strength: float, draws: Draws, purpose: Purpose) -> NDArray[np.float64]:
+    lowest = max(0.0, 1.0 - strength)
+    return lowest + (1.0 + strength - lowest) * draws.uniform(purpose)

@@ -1,0 +1,86 @@
+"""Parts of an image taken away after normalisation: random erasing with noise, and cutout."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.keys import mix_each
+from paceline.data.augment.draws import TABLE_BITS, TABLE_SIZE, Draws, Purpose, log_uniform_table, normal_table
+
+ATTEMPTS = 10
+AREA = (0.02, 1 / 3)
+ASPECT = (0.3, 1 / 0.3)
+
+Values = NDArray[np.float32]
+"""Normalised images, N×C×H×W."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """One box per image, with probability `chance`, replaced by noise from the standard normal distribution."""
+
+    chance: float
+
+    def __call__(self, images: Values, draws: Draws) -> Values:
+        """Return the images, some with a box of noise; changes them in place."""
+        _, channels, height, width = images.shape
+        hit = np.flatnonzero(draws.uniform(Purpose.ERASE, 0) < self.chance)
+        chosen = draws.of(hit)
+        box_height, box_width = _erased_sizes(height, width, chosen)
+        top = chosen.below(height - box_height + 1, Purpose.ERASE, 1, 0)
+        left = chosen.below(width - box_width + 1, Purpose.ERASE, 1, 1)
+        image, row, column = np.nonzero(boxes((height, width), (top, left), (box_height, box_width)))
+        key = chosen.bits(Purpose.ERASE_NOISE)
+        bits = mix_each(0, (key[image] + (row * width + column).astype(np.uint64)).view(np.int64))
+        noise = normal_table().astype(np.float32)
+        for plane in range(channels):
+            place = (bits >> np.uint64(TABLE_BITS * plane)) & np.uint64(TABLE_SIZE - 1)
+            images[hit[image], plane, row, column] = noise[place]
+        return images
+
+
+@dataclass(frozen=True, slots=True)
+class Cutout:
+    """A square of the mean colour around a random pixel of each image; it may reach over the edge."""
+
+    size: int
+
+    def __call__(self, images: Values, draws: Draws) -> Values:
+        """Return the images, each with a square at zero; changes them in place."""
+        height, width = images.shape[2:]
+        top = draws.below(height, Purpose.CUTOUT, 0) - self.size // 2
+        left = draws.below(width, Purpose.CUTOUT, 1) - self.size // 2
+        side = np.full(len(images), self.size)
+        cut = boxes((height, width), (top, left), (side, side))
+        np.copyto(images, np.float32(0), where=cut[:, None])
+        return images
+
+
+def _erased_sizes(height: int, width: int, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return height and width of each box: the first of ten tries that is smaller than the image, else nothing."""
+    aspects = log_uniform_table(*ASPECT)
+    low, high = AREA
+    sizes = np.zeros((2, len(draws.ids)), np.int64)
+    for attempt in range(ATTEMPTS):
+        area = (low + (high - low) * draws.uniform(Purpose.ERASE, 2, attempt, 0)) * height * width
+        aspect = aspects[draws.place(Purpose.ERASE, 2, attempt, 1)]
+        tried = np.rint(np.sqrt(np.stack([area * aspect, area / aspect]))).astype(np.int64)
+        fits = (tried[0] < height) & (tried[1] < width) & (sizes[0] == 0)
+        sizes[:, fits] = tried[:, fits]
+        if sizes[0].all():
+            break
+    return sizes[0], sizes[1]
+
+
+def boxes(
+    shape: tuple[int, int],
+    corner: tuple[NDArray[np.int64], NDArray[np.int64]],
+    size: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> NDArray[np.bool_]:
+    """Return a mask per image (N×H×W) that is true inside its box."""
+    rows, columns = (
+        (np.arange(length) >= start[:, None]) & (np.arange(length) < (start + extent)[:, None])
+        for length, start, extent in zip(shape, corner, size, strict=True)
+    )
+    return rows[:, :, None] & columns[:, None, :]

@@ -1,0 +1,73 @@
+"""Two images in one: mixup and cutmix, with a partner drawn from the whole training set instead of from the batch."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.data.augment.draws import Draws, Purpose, beta_table
+from paceline.data.augment.erasing import Values, boxes
+from paceline.data.split import Ids
+
+
+class Blend(NamedTuple):
+    """How each image is mixed: with whom, how much of the image itself stays, and where (cutmix)."""
+
+    partners: Ids
+    share: NDArray[np.float32]
+    cut: NDArray[np.bool_]
+    """True where the partner's pixel replaces the image's own, N×H×W; nowhere for an image that mixup blends."""
+    cuts: NDArray[np.bool_]
+    """True for the images that cutmix cuts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mixing:
+    """Mixup with Beta(alpha, alpha), cutmix with its own alpha, or for each image one of the two at random."""
+
+    mixup: float | None = None
+    cutmix: float | None = None
+
+    def plan(self, draws: Draws, pool: Ids, shape: tuple[int, int]) -> Blend:
+        """Decide for each sample; partners come from `pool`, the ids that may be trained on."""
+        height, width = shape
+        partners = pool[draws.below(len(pool), Purpose.MIX, 0)]
+        cuts = self._cuts(draws)
+        share = self._shares(draws, cuts)
+        extent = np.sqrt(1.0 - share)
+        box_height, box_width = ((extent * size).astype(np.int64) for size in shape)
+        top = draws.below(height, Purpose.MIX, 2) - box_height // 2
+        left = draws.below(width, Purpose.MIX, 3) - box_width // 2
+        cut = boxes(shape, (top, left), (box_height, box_width)) & cuts[:, None, None]
+        kept = 1.0 - cut.sum(axis=(1, 2)) / (height * width)
+        return Blend(partners, np.where(cuts, kept, share).astype(np.float32), cut, cuts)
+
+    def _cuts(self, draws: Draws) -> NDArray[np.bool_]:
+        if self.mixup is not None and self.cutmix is not None:
+            return draws.below(2, Purpose.MIX, 4).astype(np.bool_)
+        return np.full(len(draws.ids), self.cutmix is not None)
+
+    def _shares(self, draws: Draws, cuts: NDArray[np.bool_]) -> NDArray[np.float64]:
+        place = draws.place(Purpose.MIX, 1)
+        blended = beta_table(self.mixup if self.mixup is not None else 1.0)[place]
+        cut = beta_table(self.cutmix if self.cutmix is not None else 1.0)[place]
+        return np.where(cuts, cut, blended)
+
+
+def mix_images(blend: Blend, images: Values, partners: Values) -> Values:
+    """Return the mixed images; changes `images` in place."""
+    faded = np.flatnonzero(~blend.cuts)
+    share = blend.share[faded, None, None, None]
+    images[faded] = images[faded] * share + partners[faded] * (np.float32(1) - share)
+    np.copyto(images, partners, where=blend.cut[:, None])
+    return images
+
+
+def mix_labels(blend: Blend, labels: torch.Tensor, partners: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """Return class probabilities: each label counts as much as its image."""
+    share = torch.from_numpy(blend.share)[:, None]
+    targets = torch.zeros(len(labels), num_classes)
+    targets.scatter_add_(1, labels[:, None], share)
+    return targets.scatter_add_(1, partners[:, None], 1.0 - share)

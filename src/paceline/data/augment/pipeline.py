@@ -1,0 +1,92 @@
+"""From bytes to a batch: the steps of a policy, normalisation and mixing, in the one order that training uses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.data.augment.draws import Draws
+from paceline.data.augment.erasing import Values
+from paceline.data.augment.geometry import Pixels
+from paceline.data.augment.mixing import mix_images, mix_labels
+from paceline.data.augment.policy import Policy
+from paceline.data.split import Batch, Ids
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Normalisation:
+    """Mean and standard deviation of each plane, on the scale 0 … 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def fill(self) -> tuple[int, ...]:
+        """Return the mean colour as bytes."""
+        return tuple(min(255, round(255 * value)) for value in self.mean)
+
+    def __call__(self, images: Pixels) -> Values:
+        """Return the images with mean 0 and standard deviation 1 in every plane of the set."""
+        mean, scale = self._shifts()
+        values = torch.from_numpy(images).float().sub_(mean).mul_(scale)
+        return values.numpy()
+
+    def _shifts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, std = (torch.tensor(values).mul_(255).view(1, -1, 1, 1) for values in (self.mean, self.std))
+        return mean, std.reciprocal_()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Augmentation:
+    """What is done to training images, and the seed of its randomness."""
+
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Pipeline:
+    """Turns sample ids into batches, given a way to get their bytes."""
+
+    read: Callable[[Ids, Draws | None], Pixels]
+    """Returns the bytes of some samples, N×C×H×W; the draws are None where nothing may be random."""
+    labels: torch.Tensor
+    normalise: Normalisation
+    augmentation: Augmentation | None
+    pool: Ids | None
+    """The samples that may be mixed into others; None means all."""
+
+    def batch(self, ids: Ids, epoch: int | None) -> Batch:
+        """Return the images as training sees them in `epoch`, or as evaluation sees them (None)."""
+        labels = self.labels[torch.from_numpy(ids)]
+        if epoch is None or self.augmentation is None:
+            return Batch(as_images(self.normalise(self.read(ids, None))), labels)
+        policy = self.augmentation.policy.filled(self.normalise.fill)
+        draws = Draws(seed=self.augmentation.seed, epoch=epoch, ids=ids)
+        images = self._values(policy, draws)
+        if policy.mixing is None:
+            return Batch(as_images(images), labels)
+        height, width = images.shape[2:]
+        pool = np.arange(len(self.labels)) if self.pool is None else self.pool
+        blend = policy.mixing.plan(draws, pool, (height, width))
+        others = self._values(policy, replace(draws, ids=blend.partners))
+        num_classes = int(self.labels.max()) + 1
+        targets = mix_labels(blend, labels, self.labels[torch.from_numpy(blend.partners)], num_classes)
+        return Batch(as_images(mix_images(blend, images, others)), labels, targets)
+
+    def _values(self, policy: Policy, draws: Draws) -> Values:
+        """Return the augmented and normalised images, not yet mixed."""
+        pixels = self.read(draws.ids, draws)
+        for step in policy.pixel_steps:
+            pixels = step(pixels, draws)
+        values = self.normalise(pixels)
+        for step in policy.value_steps:
+            values = step(values, draws)
+        return values
+
+
+def as_images(values: NDArray[np.float32]) -> torch.Tensor:
+    """Return the images as a tensor in the memory order that convolutions prefer (pixels first for colour images)."""
+    return torch.from_numpy(values).contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,123 @@
+"""Random resized crop: a box of random area and shape, stretched to the size of the image.
+
+The two passes of the bicubic filter are matrix products of whole numbers (pixels times weights in units of 2**-14).
+Every sum stays below 2**24, so 32-bit floats hold it exactly and no order of summation can change a bit.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from paceline.data.augment.draws import Draws, Purpose, log_uniform_table
+from paceline.data.augment.geometry import Pixels
+
+ATTEMPTS = 10
+RATIO = (3 / 4, 4 / 3)
+WEIGHT_ONE = 1 << 14
+
+Weights = NDArray[np.float32]
+
+
+class Boxes(NamedTuple):
+    """The part of each image that is kept, in pixels."""
+
+    top: NDArray[np.int64]
+    left: NDArray[np.int64]
+    height: NDArray[np.int64]
+    width: NDArray[np.int64]
+
+
+def choose_boxes(heights: NDArray[np.int64], widths: NDArray[np.int64], smallest: float, draws: Draws) -> Boxes:
+    """Return a box per image: area uniform in [smallest, 1] of the image, logarithm of its shape uniform in RATIO.
+
+    Of ten tries the first that fits is taken; where none does, the middle, trimmed until its shape is allowed.
+    """
+    area = (heights * widths).astype(np.float64)
+    ratios = log_uniform_table(*RATIO)
+    box_heights, box_widths = _middle_sizes(heights, widths)
+    open_ = np.ones(len(heights), np.bool_)
+    for attempt in range(ATTEMPTS):
+        target = area * (smallest + (1.0 - smallest) * draws.uniform(Purpose.RESIZED_CROP, attempt, 0))
+        ratio = ratios[draws.place(Purpose.RESIZED_CROP, attempt, 1)]
+        tried_width = np.rint(np.sqrt(target * ratio)).astype(np.int64)
+        tried_height = np.rint(np.sqrt(target / ratio)).astype(np.int64)
+        fits = (tried_width <= widths) & (tried_height <= heights) & (tried_width > 0) & (tried_height > 0) & open_
+        box_heights[fits], box_widths[fits] = tried_height[fits], tried_width[fits]
+        open_ &= ~fits
+        if not open_.any():
+            break
+    top = draws.below(heights - box_heights + 1, Purpose.RESIZED_CROP, ATTEMPTS, 0)
+    left = draws.below(widths - box_widths + 1, Purpose.RESIZED_CROP, ATTEMPTS, 1)
+    return Boxes(
+        np.where(open_, (heights - box_heights) // 2, top),
+        np.where(open_, (widths - box_widths) // 2, left),
+        box_heights,
+        box_widths,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResizedCrop:
+    """A random box of each image stretched over the whole image by bicubic interpolation."""
+
+    smallest: float = 0.08
+
+    def __call__(self, images: Pixels, draws: Draws) -> Pixels:
+        """Return a random box of each image at the size of the image."""
+        num, channels, height, width = images.shape
+        boxes = choose_boxes(np.full(num, height), np.full(num, width), self.smallest, draws)
+        across = _shifted(width, boxes.width, boxes.left)
+        down = _shifted(height, boxes.height, boxes.top).transpose(0, 2, 1)
+        wide = _to_bytes(images.reshape(num, -1, width).astype(np.float32) @ across)
+        tall = _to_bytes(down[:, None] @ wide.reshape(num, channels, height, width))
+        return tall.astype(np.uint8)
+
+
+def _middle_sizes(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    narrow, wide = RATIO
+    box_heights = np.minimum(heights, np.rint(widths / narrow).astype(np.int64))
+    box_widths = np.minimum(widths, np.rint(heights * wide).astype(np.int64))
+    return box_heights, box_widths
+
+
+def _shifted(size: int, lengths: NDArray[np.int64], starts: NDArray[np.int64]) -> Weights:
+    """Return for each image the matrix (in × out) that stretches `length` pixels from `start` over `size`."""
+    windows = sliding_window_view(_stretches(size), size, axis=1)
+    return windows.transpose(0, 1, 3, 2)[lengths - 1, size - starts]
+
+
+@lru_cache(maxsize=4)
+def _stretches(size: int) -> Weights:
+    """Return for each length 1 … size the matrix that stretches it to `size`, with room to shift it along the input."""
+    room = np.zeros((size, 2 * size, size), np.float32)
+    for length in range(1, size + 1):
+        room[length - 1, size : size + length] = _stretch(length, size).T
+    return room
+
+
+def _stretch(length: int, size: int) -> NDArray[np.float64]:
+    """Return the bicubic weights (out × in) in units of 1/WEIGHT_ONE; each row sums to WEIGHT_ONE."""
+    centres = (np.arange(size) + 0.5) * length / size
+    weights = cubic(np.arange(length) + 0.5 - centres[:, None])
+    whole = np.rint(weights / weights.sum(axis=1, keepdims=True) * WEIGHT_ONE)
+    whole[np.arange(size), whole.argmax(axis=1)] += WEIGHT_ONE - whole.sum(axis=1)
+    return whole
+
+
+def cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weight of a pixel at this distance: the cubic kernel with slope -1/2, which Pillow uses."""
+    near = np.abs(distance)
+    inner = (1.5 * near - 2.5) * near * near + 1.0
+    outer = ((-0.5 * near + 2.5) * near - 4.0) * near + 2.0
+    return np.where(near < 1.0, inner, np.where(near < 2.0, outer, 0.0))
+
+
+def _to_bytes(sums: Weights) -> Weights:
+    """Round sums of weighted pixels to the nearest byte; changes them in place."""
+    torch.from_numpy(sums).add_(WEIGHT_ONE // 2).mul_(1.0 / WEIGHT_ONE).floor_().clamp_(0, 255)
+    return sums

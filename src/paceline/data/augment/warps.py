@@ -1,0 +1,92 @@
+"""Bicubic moves of an image in its plane: shear, shift and turn; what comes in from outside has one colour.
+
+Every output pixel is a weighted sum of the pixels around the place it comes from, with the cubic kernel of slope -1
+that Pillow's transforms use (its resizing has -1/2). Each sum is formed on its own and in a fixed order, so its bits do
+not depend on the batch.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import embedding_bag
+
+from paceline.data.augment.geometry import Pixels
+
+_TAPS = 4
+_EDGE = 2
+"""How far the taps around a place inside the image can reach out of it."""
+
+
+def slide(images: Pixels, shift: NDArray[np.float64], fill: NDArray[np.uint8]) -> Pixels:
+    """Move rows sideways: row y of each image takes its pixels from `shift[image, y]` further right."""
+    num, channels, height, width = images.shape
+    whole = np.floor(shift)
+    weights = _weights(shift - whole)[:, None, :, :, None]
+    reach = whole.astype(np.int64)[..., None] + np.arange(-1, width + _EDGE)
+    row = np.arange(0, num * channels * height * width, width).reshape(num, channels, height, 1)
+    taps = images.reshape(-1).take(row + np.clip(reach, 0, width - 1)[:, None]).astype(np.float32)
+    sums = taps[..., :width] * weights[..., 0, :]
+    for tap in range(1, _TAPS):
+        sums += taps[..., tap : tap + width] * weights[..., tap, :]
+    place = np.arange(width) + 0.5 + shift[..., None]
+    return np.where(((place < 0) | (place >= width))[:, None], fill[:, None, None], _bytes(sums))
+
+
+def turn(images: Pixels, cosine: NDArray[np.float64], sine: NDArray[np.float64], fill: NDArray[np.uint8]) -> Pixels:
+    """Rotate each image about its middle."""
+    num, channels, height, width = images.shape
+    y, x = (grid.reshape(1, -1) + 0.5 for grid in np.indices((height, width)))
+    cosine, sine = cosine[:, None], sine[:, None]
+    from_x = cosine * (x - width / 2) + sine * (y - height / 2) + width / 2
+    from_y = cosine * (y - height / 2) - sine * (x - width / 2) + height / 2
+    outside = (from_x < 0) | (from_x >= width) | (from_y < 0) | (from_y >= height)
+    pixels = _bytes(_bicubic(_widened(images), np.clip(from_y, 0, height), np.clip(from_x, 0, width)))
+    pixels[outside.reshape(-1)] = fill
+    return np.ascontiguousarray(pixels.reshape(num, -1, channels).transpose(0, 2, 1)).reshape(images.shape)
+
+
+def _widened(images: Pixels) -> NDArray[np.float32]:
+    """Return the images with their outermost pixels repeated around them, pixel by pixel: N×H×W×C."""
+    rows, columns = (np.clip(np.arange(-_EDGE, size + _EDGE), 0, size - 1) for size in images.shape[2:])
+    wide = images.take(rows, axis=2).take(columns, axis=3)
+    return np.ascontiguousarray(wide.transpose(0, 2, 3, 1), np.float32)
+
+
+def _bicubic(wide: NDArray[np.float32], y: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the colour at each place (N×places) of the widened images, as rows of C values.
+
+    All sixteen taps of a place are one bag; its weights are the products of four along each axis.
+    """
+    num, height, width, channels = wide.shape
+    row, column = np.floor(y - 0.5), np.floor(x - 0.5)
+    corner = ((row + (_EDGE - 1)) * width + column + (_EDGE - 1)).astype(np.int64)
+    corner += np.arange(0, num * height * width, height * width)[:, None]
+    near = np.arange(_TAPS)
+    taps = corner.reshape(-1, 1) + (near[:, None] * width + near).reshape(1, -1)
+    weights = _spread(y - 0.5 - row, torch.eye(_TAPS).repeat_interleave(_TAPS, dim=1))
+    weights *= _spread(x - 0.5 - column, torch.eye(_TAPS).repeat(1, _TAPS))
+    pixels = torch.from_numpy(wide.reshape(-1, channels))
+    return embedding_bag(torch.from_numpy(taps), pixels, mode="sum", per_sample_weights=weights).numpy()
+
+
+def _spread(past: NDArray[np.float64], pattern: torch.Tensor) -> torch.Tensor:
+    """Return four weights per place repeated to sixteen: a product with ones and zeros, quicker than broadcasting."""
+    return torch.from_numpy(_weights(past).reshape(-1, _TAPS)) @ pattern
+
+
+def _weights(past: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the weights of the four pixels around a place that lies `past` the second of them."""
+    near = past.astype(np.float32)
+    far = 1 - near
+    outer = -near * far
+    weights = np.empty((*past.shape, _TAPS), np.float32)
+    weights[..., 0], weights[..., 3] = outer * far, outer * near
+    weights[..., 1] = (near - 2) * near * near + 1
+    weights[..., 2] = (far - 2) * far * far + 1
+    return weights
+
+
+def _bytes(sums: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Round to the nearest byte; changes `sums`."""
+    sums += np.float32(0.5)
+    return np.clip(sums, 0, 255, out=sums).astype(np.uint8)
