@@ -18,25 +18,28 @@ class LrPlan:
 
     config: Config
     plan: BatchPlan
+    peak: float
+    """The learning rate after scaling."""
+    warmup_steps: int
+    """Steps during which the learning rate rises."""
+    shape: "Shape"
+    """What the peak is multiplied with after warm-up."""
 
-    @property
-    def scale(self) -> float:
-        """Factor by which the global batch changes the learning rate."""
-        ratio = self.plan.global_batch / self.config.reference_batch
-        return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.config.lr_scaling]
-
-    @property
-    def peak(self) -> float:
-        """The learning rate after scaling."""
-        return self.config.base_lr * self.scale
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps during which the learning rate rises."""
-        steps = round(self.config.warmup * self.plan.steps_per_epoch)
-        if self.config.schedule == "one-cycle" and not steps:
-            steps = round(ONE_CYCLE_RISE * self.plan.total_steps)
-        return min(steps, self.plan.total_steps)
+    @classmethod
+    def make(cls, config: Config, plan: BatchPlan) -> "LrPlan":
+        """Work out the plan from the settings and the number of steps."""
+        ratio = plan.global_batch / config.reference_batch
+        scale = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]
+        steps = round(config.warmup * plan.steps_per_epoch)
+        if config.schedule == "one-cycle" and not steps:
+            steps = round(ONE_CYCLE_RISE * plan.total_steps)
+        return cls(
+            config=config,
+            plan=plan,
+            peak=config.base_lr * scale,
+            warmup_steps=min(steps, plan.total_steps),
+            shape=SHAPES[config.schedule],
+        )
 
     def at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -44,7 +47,7 @@ class LrPlan:
             rise = (step + 1) / self.warmup_steps
             low = ONE_CYCLE_START if self.config.schedule == "one-cycle" else 0.0
             return self.peak * (low + (1 - low) * rise)
-        return self.peak * SHAPES[self.config.schedule](self, step)
+        return self.peak * self.shape(self, step)
 
     def fraction(self, step: int) -> float:
         """Return how much of the time after warm-up has passed."""
@@ -60,6 +63,9 @@ class LrPlan:
         if self.warmup_steps:
             text += f", warm-up {number(round(epochs, 2))} {'epoch' if epochs == 1 else 'epochs'}"
         return f"{text}, {_describe(self.config)}"
+
+
+Shape = Callable[[LrPlan, int], float]
 
 
 def _constant(_plan: LrPlan, _step: int) -> float:
@@ -83,7 +89,7 @@ def _one_cycle(plan: LrPlan, step: int) -> float:
     return 1 - plan.fraction(step)
 
 
-SHAPES: dict[str, Callable[[LrPlan, int], float]] = {
+SHAPES: dict[str, Shape] = {
     "constant": _constant,
     "milestones": _milestones,
     "step": _step,

@@ -1,13 +1,16 @@
 """Small sets: all pixels in memory as bytes, a whole batch gathered, augmented and normalised at once."""
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 
 from paceline.data.augment.draws import Draws
 from paceline.data.augment.geometry import Pixels
-from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline
+from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, as_images
 from paceline.data.split import Batch, Ids
+
+LARGEST_READY = 16_000_000
+"""Pixels of a set that is kept normalised beside its bytes: 64 MB as fp32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,12 +25,23 @@ class InMemory:
     augmentation: Augmentation | None = None
     pool: Ids | None = None
     """The samples that mixup and cutmix may mix into others; None means all."""
+    _ready: torch.Tensor | None = field(init=False)
+    """All images normalised, for sets so small that this is worth its memory: a plain batch is then one gather."""
+
+    def __post_init__(self) -> None:
+        ready = None
+        if self.images.numel() <= LARGEST_READY:
+            ready = as_images(Normalisation(mean=self.mean, std=self.std)(self.images.numpy()))
+        object.__setattr__(self, "_ready", ready)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images with these ids, augmented where an epoch is given, normalised always."""
+        if self._ready is not None and (epoch is None or self.augmentation is None):
+            places = torch.from_numpy(ids)
+            return Batch(self._ready.index_select(0, places), self.labels.index_select(0, places))
         pipeline = Pipeline(
             read=self._read,
             labels=self.labels,

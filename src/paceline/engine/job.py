@@ -85,7 +85,7 @@ def build_job(config: Config, team: Team) -> Job:
         device=team.device,
         splits=splits,
         plan=plan,
-        lr_plan=LrPlan(config=config, plan=plan),
+        lr_plan=LrPlan.make(config, plan),
         model=model,
         forward=_compiled(model) if config.compile else model,
         optimizer=build_optimizer(config, model),
