@@ -1,0 +1,98 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import paceline
+from paceline.core.interval import Interval
+from paceline.records.entries import State
+from tests.engine.conftest import differences, final_state
+
+CASES = {
+    "sgd with cosine": {"optimizer": "sgd", "schedule": "cosine"},
+    "sgd with milestones and average": {"schedule": "milestones", "milestones": (1,), "ema": 0.9},
+    "adamw with one cycle and average": {"optimizer": "adamw", "schedule": "one-cycle", "ema": 0.99},
+    "adam with steps and clipping": {"optimizer": "adam", "schedule": "step", "decay_every": 1, "clip": 0.5},
+    "adamw constant in parts": {"optimizer": "adamw", "schedule": "constant", "accumulate": 3, "warmup": 1.5},
+    "sgd with loss scaling": {"precision": "fp16", "label_smoothing": 0.1, "lr": 0.01},
+    "sgd written in the background": {"save_async": True, "no_decay_norm": True},
+    "sgd with worker processes": {"workers": 2},
+}
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    monkeypatch.setenv("TEST_SIGNAL_AT", str(step))
+    monkeypatch.setenv("TEST_SIGNAL", str(int(signal.SIGTERM)))
+
+
+@pytest.mark.parametrize("settings", CASES.values(), ids=CASES.keys())
+def test_a_run_stopped_in_mid_epoch_and_resumed_ends_with_the_same_bits(plugin, quick, monkeypatch, settings):
+    whole = paceline.train(quick(model=plugin, run="whole", **settings))
+    steps = 11 * settings.get("accumulate", 1)
+    stop_at(monkeypatch, steps + 4)
+    stopped = paceline.train(quick(model=plugin, run="stopped", **settings))
+    assert stopped.state is State.STOPPED
+    assert 11 < stopped.step < 22
+    monkeypatch.delenv("TEST_SIGNAL_AT")
+    resumed = paceline.train(resume=stopped.folder)
+    assert resumed.state is State.FINISHED
+    assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
+    assert (whole.best, whole.test) == (resumed.best, resumed.test)
+
+
+def test_the_comparison_notices_randomness_that_a_resume_loses(plugin, quick, monkeypatch):
+    """The control of the test above: a model that draws from a stream of its own is not resumed exactly."""
+    model = plugin.replace("Signals", "OwnStream")
+    whole = paceline.train(quick(model=model, run="whole"))
+    stop_at(monkeypatch, 15)
+    stopped = paceline.train(quick(model=model, run="stopped"))
+    monkeypatch.delenv("TEST_SIGNAL_AT")
+    resumed = paceline.train(resume=stopped.folder)
+    assert any("/model/" in place for place in differences(final_state(whole.folder), final_state(resumed.folder)))
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(plugin, quick, tmp_path):
+    whole = paceline.train(quick(model=plugin, run="whole", save_every=Interval(4, "step")))
+    command = [sys.executable, "-m", "paceline", "train", "--model", plugin, "--epochs", "2", "--threads", "1"]
+    command += ["--runs-dir", str(tmp_path / "runs"), "--run", "killed", "--save-every", "4 steps", "--track", "none"]
+    environ = os.environ | {"TEST_SIGNAL_AT": "15", "TEST_SIGNAL": str(int(signal.SIGKILL))}
+    killed = subprocess.run(command, env=environ, capture_output=True, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    resumed = paceline.train(resume=tmp_path / "runs" / "killed")
+    assert resumed.state is State.FINISHED
+    assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
+
+
+def test_a_run_resumed_twice_is_still_the_same(plugin, quick, monkeypatch):
+    whole = paceline.train(quick(model=plugin, run="whole"))
+    stop_at(monkeypatch, 3)
+    stopped = paceline.train(quick(model=plugin, run="stopped"))
+    stop_at(monkeypatch, 9)
+    again = paceline.train(resume=stopped.folder)
+    assert (stopped.step, again.step) == (3, 12)
+    monkeypatch.delenv("TEST_SIGNAL_AT")
+    resumed = paceline.train(resume=stopped.folder)
+    assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
+
+
+def test_the_records_of_a_resumed_run_tell_one_story(plugin, quick, monkeypatch):
+    whole = paceline.train(quick(model=plugin, run="whole", log_every=4))
+    stop_at(monkeypatch, 14)
+    stopped = paceline.train(quick(model=plugin, run="stopped", log_every=4))
+    monkeypatch.delenv("TEST_SIGNAL_AT")
+    resumed = paceline.train(resume=stopped.folder)
+    stories = [_story(run.folder) for run in (whole, resumed)]
+    assert stories[0] == stories[1]
+
+
+def _story(folder):
+    from paceline.records.folder import RunFolder
+    from paceline.records.reader import read_metrics
+
+    varying = {"images_per_s", "seconds", "phases", "utilisation"}
+    return [
+        {key: value for key, value in record.items() if key not in varying}
+        for record in read_metrics(RunFolder(folder))
+    ]
