@@ -32,6 +32,17 @@ check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/deptry src
 
+$(BENCH)/.ready: pyproject.toml constraints.txt
+	test -x $(BENCH)/bin/python || python3 -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . \
+		lightning accelerate
+	touch $@
+
+bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate and Lightning
+	$(BENCH)/bin/python -m benchmarks.loop_overhead
+	$(BENCH)/bin/python -m benchmarks.start_up
+
 format: $(READY)  ## rewrite the code the way `make check` wants it
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .

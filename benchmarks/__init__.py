@@ -1,0 +1,1 @@
+"""Side-by-side comparisons: ratios of interleaved runs against a named peer, never a time on its own."""

@@ -1,0 +1,56 @@
+"""Fair timing: contenders take turns, so that drift of the machine hits all alike; the first turn is thrown away."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """A contender's median, and its ratio to the baseline with the range that holds the middle half of the rounds."""
+
+    name: str
+    median: float
+    ratio: float
+    low: float
+    high: float
+
+
+def take_turns(contenders: Mapping[str, Callable[[], float | None]], *, rounds: int) -> list[Outcome]:
+    """Run every contender once per round; each returns its own seconds, or None to be timed from outside.
+
+    The first contender is the baseline. A ratio is taken within a round, where the machine was in one mood.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for round_number in range(rounds + 1):
+        for name, contender in contenders.items():
+            start = time.perf_counter()
+            own = contender()
+            if round_number:
+                seconds[name].append(time.perf_counter() - start if own is None else own)
+    baseline = next(iter(seconds.values()))
+    return [_outcome(name, values, baseline) for name, values in seconds.items()]
+
+
+def _outcome(name: str, values: list[float], baseline: list[float]) -> Outcome:
+    ratios = sorted(value / base for value, base in zip(values, baseline, strict=True))
+    quarter = len(ratios) // 4
+    return Outcome(
+        name=name,
+        median=statistics.median(values),
+        ratio=statistics.median(ratios),
+        low=ratios[quarter],
+        high=ratios[-1 - quarter],
+    )
+
+
+def show(title: str, outcomes: list[Outcome], *, per: float, unit: str) -> None:
+    """Print a table: median per step, and how much more than the baseline."""
+    print(f"\n{title}")
+    width = max(len(outcome.name) for outcome in outcomes)
+    for outcome in outcomes:
+        more, low, high = (100 * (ratio - 1) for ratio in (outcome.ratio, outcome.low, outcome.high))
+        print(
+            f"  {outcome.name:<{width}}  {outcome.median / per:9.1f} {unit}  {more:+6.1f}%  (middle half {low:+.1f} … {high:+.1f}%)"
+        )
