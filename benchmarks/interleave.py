@@ -51,6 +51,5 @@ def show(title: str, outcomes: list[Outcome], *, per: float, unit: str) -> None:
     width = max(len(outcome.name) for outcome in outcomes)
     for outcome in outcomes:
         more, low, high = (100 * (ratio - 1) for ratio in (outcome.ratio, outcome.low, outcome.high))
-        print(
-            f"  {outcome.name:<{width}}  {outcome.median / per:9.1f} {unit}  {more:+6.1f}%  (middle half {low:+.1f} … {high:+.1f}%)"
-        )
+        middle = f"(middle half {low:+.1f} … {high:+.1f}%)"
+        print(f"  {outcome.name:<{width}}  {outcome.median / per:9.1f} {unit}  {more:+6.1f}%  {middle}")
