@@ -4,8 +4,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.core.units import plural
-
 PATTERN = re.compile(r"(\d+)\s*(epochs?|steps?|)")
 
 
@@ -25,7 +23,7 @@ class Interval:
         return cls(int(match[1]), "step" if match[2].startswith("step") else "epoch")
 
     def __str__(self) -> str:
-        return plural(self.number, self.unit)
+        return f"{self.number} {self.unit}" + "s" * (self.number != 1)
 
     def due(self, *, step: int, steps_per_epoch: int) -> bool:
         """Tell whether it is time after `step` steps."""
