@@ -157,6 +157,7 @@ class Config:
     """Go on training while a checkpoint is written."""
 
     def __post_init__(self) -> None:
+        _check_least(self)
         _check_numbers(self)
         _check_choices(self)
 
@@ -214,11 +215,16 @@ _AT_LEAST: dict[str, float] = {
 }  # fmt: skip
 
 
-def _check_numbers(config: Config) -> None:
+def _check_least(config: Config) -> None:
     for name, least in _AT_LEAST.items():
         value = getattr(config, name)
         if value is not None and not value >= least:
             raise SettingError(name, f"is {value}, but must be at least {least:g}")
+        if value == float("inf"):
+            raise SettingError(name, f"is {value}, but must be a finite number")
+
+
+def _check_numbers(config: Config) -> None:
     for name in ("lr", "clip", "decay_rate"):
         value = getattr(config, name)
         if value is not None and not 0 < value < float("inf"):
@@ -246,4 +252,4 @@ def _check_choices(config: Config) -> None:
             raise SettingError("track", f'names "{tracker}"', hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]))
     name = config.run_name
     if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")):
-        raise ConfigError(f'--run "{name}" is not a folder name', hint="use letters, digits, - and _")
+        raise SettingError("run", f'is "{name}", which is not a folder name', hint="use letters, digits, - and _")

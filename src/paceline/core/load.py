@@ -18,6 +18,8 @@ EXPECTED = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
+    str: "text",
+    Path: "a path",
     Interval: '1 (epochs), "2 epochs" or "500 steps"',
     tuple[int, ...]: "whole numbers, such as 60,120",
 }
@@ -117,7 +119,11 @@ def _from_file(file: Path) -> dict[str, Any]:
             raise ConfigError(f"{file}: {key} is not a setting", hint=_short_hint(key, SETTINGS))
         if isinstance(value, dict):
             raise ConfigError(f"{file}: [{key}] is a table, but settings are flat", hint=f"write {key} = …")
-    return {key.replace("-", "_"): value for key, value in values.items()}
+    settings = {key.replace("-", "_"): value for key, value in values.items()}
+    for key, value in settings.items():
+        if isinstance(value, list) and get_origin(get_type_hints(Config)[key]) is not tuple:
+            raise ConfigError(f'{file}: {key}: expected {_expected(key)}, got "{", ".join(map(str, value))}"')
+    return settings
 
 
 def _short_hint(name: str, known: Iterable[str]) -> str:
