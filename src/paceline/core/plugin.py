@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def call_plugin(name: str, function: Callable[..., Any], offered: Mapping[str, A
 
 def _import_file(path: Path, error: type[PacelineError]) -> Any:
     """Import a file under a name of its own, so that worker processes can find its classes again."""
-    module_name = f"paceline_plugin_{path.stem}"
+    place = zlib.crc32(str(path.resolve()).encode())  # another folder may have a file of the same name
+    module_name = f"paceline_plugin_{path.stem}_{place:08x}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
