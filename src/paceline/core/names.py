@@ -5,10 +5,11 @@ from difflib import get_close_matches
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to `name`, or None when nothing is close."""
+    """Return the known name closest to `name`, before others one that it begins; None when nothing is close."""
     folded = {candidate.casefold(): candidate for candidate in known}
-    matches = get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    return folded[matches[0]] if matches else None
+    matches = get_close_matches(name.casefold(), folded, n=5, cutoff=0.5)
+    longer = [match for match in matches if match.startswith(name.casefold())]
+    return folded[(longer or matches)[0]] if matches else None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ class BatchPlan:
         if config.global_batch > images:
             raise ConfigError(
                 f"--global-batch {count(config.global_batch)} is larger than the {count(images)} training images",
-                hint=f"use --global-batch {count(images)} or less",
+                hint=f"use --global-batch {images} or less",
             )
         steps_per_epoch = -(-images // config.global_batch)
         return cls(

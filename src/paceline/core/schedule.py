@@ -100,10 +100,12 @@ SHAPES: dict[str, Shape] = {
 
 def _describe(config: Config) -> str:
     """Say in a few words how the learning rate falls."""
+    factor = f"× {number(config.decay_rate)}"
+    epochs = ", ".join(map(str, config.milestones))
     return {
         "constant": "then constant" if config.warmup else "constant",
-        "milestones": f"× {number(config.decay_rate)} at epochs {', '.join(map(str, config.milestones))}",
-        "step": f"× {number(config.decay_rate)} every {config.decay_every} epochs",
+        "milestones": f"{factor} at epoch{'s' * (len(config.milestones) > 1)} {epochs}",
+        "step": f"{factor} every epoch" if config.decay_every == 1 else f"{factor} every {config.decay_every} epochs",
         "cosine": "cosine to 0",
         "one-cycle": "then linear to 0",
     }[config.schedule]

@@ -28,9 +28,9 @@ def rate(per_second: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return "0.42s", "12.3s", "4m 05s" or "3h 07m"."""
-    if seconds < 10:
+    if seconds < 9.995:
         return f"{seconds:.2f}s"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
@@ -41,7 +41,7 @@ def duration(seconds: float) -> str:
 def size(num_bytes: float) -> str:
     """Return bytes in decimal units, as disks and links are sold."""
     for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
+        if num_bytes < 999.5:
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.3g} TB"
