@@ -1,0 +1,96 @@
+"""The batch plan: every image of a global batch belongs to exactly one rank and one part, at any world size."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.config import Config
+from paceline.core.errors import ConfigError
+from paceline.core.plan import BatchPlan
+
+
+@st.composite
+def plans(draw):
+    images = draw(st.integers(1, 400))
+    batch = draw(st.integers(1, images))
+    config = Config(
+        global_batch=batch,
+        accumulate=draw(st.integers(1, batch)),
+        epochs=draw(st.integers(1, 4)),
+        steps=draw(st.none() | st.integers(1, 30)),
+    )
+    return BatchPlan.make(config, images=images, world_size=draw(st.integers(1, 17)))
+
+
+def flattened(ranges):
+    return [place for each in ranges for place in each]
+
+
+@given(plans(), st.integers(0, 1000))
+def test_shares_of_the_ranks_partition_the_global_batch(plan, step):
+    shares = [plan.share(step, rank) for rank in range(plan.world_size)]
+    assert flattened(shares) == list(range(plan.batch_images(step)))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(plans(), st.integers(0, 1000))
+def test_micro_batches_partition_a_share_and_none_is_empty(plan, step):
+    for rank in range(plan.world_size):
+        share = plan.share(step, rank)
+        parts = list(plan.micro_batches(share))
+        assert flattened(parts) == list(share)
+        assert all(parts)
+        assert len(parts) <= plan.accumulate
+        assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@given(plans())
+def test_an_epoch_covers_every_image_once(plan):
+    assert sum(plan.batch_images(step) for step in range(plan.steps_per_epoch)) == plan.images
+
+
+@given(plans(), st.integers(0, 100))
+def test_images_done_is_the_sum_of_the_batches_before(plan, step):
+    assert plan.images_done(step) == sum(plan.batch_images(earlier) for earlier in range(step))
+
+
+@given(plans())
+def test_the_world_size_changes_nothing_but_the_shares(plan):
+    config = Config(global_batch=plan.global_batch, accumulate=plan.accumulate, steps=plan.total_steps)
+    alone = BatchPlan.make(config, images=plan.images, world_size=1)
+    for step in range(plan.steps_per_epoch):
+        assert alone.batch_images(step) == plan.batch_images(step)
+        assert list(alone.share(step, 0)) == flattened(plan.share(step, rank) for rank in range(plan.world_size))
+
+
+def test_total_epochs_counts_a_begun_epoch():
+    plan = BatchPlan.make(Config(global_batch=10, steps=11), images=100, world_size=1)
+    assert (plan.steps_per_epoch, plan.total_steps, plan.total_epochs) == (10, 11, 2)
+
+
+def test_a_batch_larger_than_the_data_is_refused_with_a_number_that_can_be_typed():
+    with pytest.raises(ConfigError, match=r"^--global-batch 5,000 is larger than the 1,293 training images$") as caught:
+        BatchPlan.make(Config(global_batch=5000), images=1293, world_size=1)
+    assert caught.value.hint == "use --global-batch 1293 or less"
+    assert BatchPlan.make(Config(global_batch=1293), images=1293, world_size=1).steps_per_epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("world_size", "accumulate", "text"),
+    [
+        (1, 1, "128 images a step, 11 steps an epoch, 22 steps in all"),
+        (1, 4, "128 images a step in 4 parts, 11 steps an epoch, 22 steps in all"),
+        (4, 1, "128 images a step = 4 ranks × 32, 11 steps an epoch, 22 steps in all"),
+    ],
+)
+def test_the_plan_reads_as_a_sentence(world_size, accumulate, text):
+    plan = BatchPlan.make(Config(accumulate=accumulate, epochs=2), images=1293, world_size=world_size)
+    assert str(plan) == text
+
+
+def test_one_step_is_not_plural():
+    plan = BatchPlan.make(Config(global_batch=1293, epochs=1), images=1293, world_size=1)
+    assert re.search(r"1,293 images a step, 1 step an epoch, 1 step in all$", str(plan))

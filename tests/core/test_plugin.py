@@ -1,0 +1,116 @@
+"""The user's own code: found, called with what it takes, and blamed with file and line."""
+
+import sys
+
+import pytest
+
+from paceline.core.errors import ModelError
+from paceline.core.plugin import call_plugin, is_plugin, load_plugin
+
+OFFERED = {"num_classes": 10, "in_channels": 3}
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Return a function that writes my.py into the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text):
+        path = tmp_path / "my.py"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_file
+
+
+def call(name="my.py:build"):
+    return call_plugin(name, load_plugin(name, ModelError), OFFERED, ModelError)
+
+
+@pytest.mark.parametrize("name", ["my.py:build", "my.py", "a/b.py:Net", "./my:build"])
+def test_a_path_is_a_plugin(name):
+    assert is_plugin(name)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "timm:resnet18", "torchvision:vit_b_16"])
+def test_a_name_is_no_plugin(name):
+    assert not is_plugin(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def build(): return 'bare'", "bare"),
+        ("def build(num_classes): return num_classes", 10),
+        ("def build(**everything): return everything", OFFERED),
+        ("def build(in_channels=1, width=7): return in_channels, width", (3, 7)),
+        ("build = lambda num_classes: -num_classes", -10),
+    ],
+)
+def test_a_function_gets_the_arguments_that_it_takes(write, text, expected):
+    write(text)
+    assert call() == expected
+
+
+def test_a_class_is_called_like_a_function(write):
+    write("class Net:\n    def __init__(self, num_classes):\n        self.n = num_classes")
+    assert call("my.py:Net").n == 10
+
+
+def test_a_file_may_hold_dataclasses_and_be_found_by_pickle(write):
+    write("import dataclasses\n@dataclasses.dataclass\nclass Net:\n    num_classes: int")
+    net = call("my.py:Net")
+    assert sys.modules[type(net).__module__].Net is type(net)
+
+
+def test_two_files_of_one_name_do_not_mix(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "my.py").write_text(f"class Net:\n    place = '{folder}'")
+    nets = [load_plugin(f"{tmp_path / folder}/my.py:Net", ModelError) for folder in ("a", "b")]
+    assert [sys.modules[net.__module__].Net for net in nets] == nets
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("my.py", "my.py does not say which function to call", "write my.py:build"),
+        ("no.py:build", "no.py does not exist", "looked for /"),
+        ("my.py:biuld", "my.py has no function or class biuld", "did you mean build?"),
+        ("my.py:number", "my.py has no function or class number", "known: build"),
+    ],
+)
+def test_a_plugin_that_cannot_be_found_is_explained(write, name, message, hint):
+    write("number = 3\ndef build(): pass")
+    with pytest.raises(ModelError) as caught:
+        load_plugin(name, ModelError)
+    assert caught.value.message == message
+    assert hint in str(caught.value.hint)
+
+
+def test_a_file_that_does_not_import_is_blamed_with_its_line(write):
+    write("\n\nimport nosuchmodule\ndef build(): pass").rename("broken.py")
+    with pytest.raises(ModelError, match=r"^broken.py cannot be imported: ModuleNotFoundError: .*nosuch") as caught:
+        load_plugin("broken.py:build", ModelError)
+    assert "broken.py, line 3" in str(caught.value.hint)
+    assert not [name for name in sys.modules if name.startswith("paceline_plugin_broken")]
+
+
+def test_a_file_with_a_syntax_error_is_blamed_with_its_line(write):
+    write("def build(:\n")
+    with pytest.raises(ModelError, match=r"^my.py cannot be imported: SyntaxError") as caught:
+        load_plugin("my.py:build", ModelError)
+    assert str(caught.value.hint).endswith("my.py, line 1")
+
+
+def test_a_function_that_raises_is_blamed_with_its_line_and_arguments(write):
+    write("def build(num_classes):\n    return 1 / 0")
+    with pytest.raises(ModelError, match=r"^my.py:build raised ZeroDivisionError: division by zero$") as caught:
+        call()
+    assert "my.py, line 2; it was called with {'num_classes': 10}" in str(caught.value.hint)
+
+
+def test_a_function_that_needs_more_is_blamed(write):
+    write("def build(depth): pass")
+    with pytest.raises(ModelError, match=r"^my.py:build raised TypeError: .*'depth'"):
+        call()
