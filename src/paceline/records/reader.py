@@ -1,18 +1,21 @@
 """Reading run folders back: the state of a run, its records, the list of all runs."""
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from paceline.core.config import Config
 from paceline.core.errors import PacelineError, RunError
 from paceline.core.load import load_config
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder, list_runs_below
+
+SECONDS_OF_CLOCK_DRIFT = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,12 +56,11 @@ def is_alive(rank: dict[str, Any]) -> bool:
     if rank["host"] != socket.gethostname():
         return True
     try:
-        os.kill(rank["pid"], 0)
-    except ProcessLookupError:
+        process = psutil.Process(rank["pid"])
+        is_newer = process.create_time() > rank["time"] + SECONDS_OF_CLOCK_DRIFT  # the number was given to another
+        return process.status() != psutil.STATUS_ZOMBIE and not is_newer
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        return True
-    return True
 
 
 def read_metrics(folder: RunFolder) -> Iterator[dict[str, Any]]:
