@@ -97,9 +97,9 @@ def find_run(path: Path, runs_dir: Path) -> RunFolder:
     for candidate in (path, runs_dir / path):
         if RunFolder(candidate).is_run:
             return RunFolder(candidate)
-        inner = sorted(folder.path for folder in list_runs_below(candidate))
+        inner = list_runs_below(candidate)
         if inner:
-            return RunFolder(inner[-1])
+            return max(inner, key=lambda folder: (len(folder.path.name), folder.path.name))  # 1000 comes after 999
     if not path.exists() and runs_dir.is_dir():
         names = [entry.name for entry in runs_dir.iterdir() if entry.is_dir()]
         if names:
