@@ -152,13 +152,13 @@ def paceline(work: Work, steps: int, folder: str) -> Iterator[Callable[[], None]
     )
     team, progress, clock = Team(World(), torch.device("cpu")), Progress(), Clock()
     job = build_job(config, team)
-    run = Run(job, progress, team, open_folder(job, None), clock=clock)
+    run = Run(job, progress, team, open_folder(job, None, team.world), clock=clock)
     training = Training(job, progress, team, run.recorder, clock=clock)
     stop = StopAfter(progress)
 
     def turn() -> None:
         stop.limit = progress.step + steps
-        training.run(stop, lambda is_best=False: None)
+        training.run(stop, save=lambda is_best=False: None, check=lambda: None)
 
     with run.recorder.to(run.trackers(), run.info()):
         yield turn

@@ -5,10 +5,11 @@ result = paceline.train(paceline.Config(model="resnet20", data="digits", epochs=
 print(result.test.top1)
 """
 
+from paceline.commands.launch import launch
 from paceline.commands.train import train
 from paceline.core.config import Config
 from paceline.core.errors import PacelineError
 from paceline.core.metrics import Score
 from paceline.records.entries import RunResult
 
-__all__ = ["Config", "PacelineError", "RunResult", "Score", "train"]
+__all__ = ["Config", "PacelineError", "RunResult", "Score", "launch", "train"]

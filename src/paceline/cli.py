@@ -11,7 +11,9 @@ from cyclopts import App, Argument, CycloptsError
 from paceline.core.config import SettingError
 from paceline.core.errors import ExitCode, PacelineError
 from paceline.core.load import Layers
+from paceline.launch.local import become_rank
 from paceline.records.folder import find_run
+from paceline.records.reports import VARIABLE, report_failure
 
 COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
@@ -22,6 +24,8 @@ COMMANDS = {
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    if VARIABLE in os.environ and "RANK" in os.environ:
+        become_rank(os.environ)
     sys.exit(run(sys.argv[1:], os.environ))
 
 
@@ -30,19 +34,19 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     layers = Layers(environ, _files)
     try:
         return build_app(layers)(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
-    except CycloptsError as problem:
-        error = layers.explain(problem)
-        error.hint = error.hint or "paceline --help, or paceline COMMAND --help, lists what there is"
-        return _report(error)
-    except SettingError as problem:
-        return _report(layers.explain(problem))
+    except (CycloptsError, SettingError) as problem:
+        return _report(layers.explain(problem), environ)
     except PacelineError as problem:
-        return _report(problem)
+        return _report(problem, environ)
     except KeyboardInterrupt:
-        return _report_text("interrupted", ExitCode.INTERRUPTED)
+        return _say("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `paceline runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FINISHED
+    except Exception as problem:
+        if report_failure(problem, environ):  # the launcher shows it, once, with the others in order
+            return ExitCode.FAILED
+        raise
 
 
 def build_app(layers: Layers) -> App:
@@ -69,11 +73,13 @@ def _tokens(arguments: Mapping[str, Argument], name: str) -> list:
     return list(arguments[name].tokens) if name in arguments else []
 
 
-def _report(problem: PacelineError) -> int:
+def _report(problem: PacelineError, environ: Mapping[str, str]) -> int:
+    if report_failure(problem, environ):
+        return problem.exit_code
     hint = "" if problem.hint is None else f"\n  hint: {problem.hint}"
-    return _report_text(f"{problem.message}{hint}", problem.exit_code)
+    return _say(f"{problem.message}{hint}", problem.exit_code)
 
 
-def _report_text(text: str, code: ExitCode) -> int:
+def _say(text: str, code: ExitCode) -> int:
     print(f"paceline: {text}", file=sys.stderr)  # noqa: T201 - this is where messages leave
     return code

@@ -21,7 +21,7 @@ def plans(draw):
         epochs=draw(st.integers(1, 4)),
         steps=draw(st.none() | st.integers(1, 30)),
     )
-    return BatchPlan.make(config, images=images, world_size=draw(st.integers(1, 17)))
+    return BatchPlan.make(config, images=images, world_size=draw(st.integers(1, min(17, batch))))
 
 
 def flattened(ranges):
@@ -29,22 +29,36 @@ def flattened(ranges):
 
 
 @given(plans(), st.integers(0, 1000))
-def test_shares_of_the_ranks_partition_the_global_batch(plan, step):
-    shares = [plan.share(step, rank) for rank in range(plan.world_size)]
-    assert flattened(shares) == list(range(plan.batch_images(step)))
-    sizes = [len(share) for share in shares]
+def test_the_parts_of_all_ranks_are_the_global_batch_in_order(plan, step):
+    parts = [plan.parts(step, rank) for rank in range(plan.world_size)]
+    assert flattened(flattened(parts)) == list(range(plan.batch_images(step)))
+    sizes = [len(flattened(mine)) for mine in parts]
     assert max(sizes) - min(sizes) <= 1
 
 
 @given(plans(), st.integers(0, 1000))
-def test_micro_batches_partition_a_share_and_none_is_empty(plan, step):
+def test_a_rank_computes_its_share_in_nearly_equal_parts_none_of_them_empty(plan, step):
     for rank in range(plan.world_size):
-        share = plan.share(step, rank)
-        parts = list(plan.micro_batches(share))
-        assert flattened(parts) == list(share)
+        parts = plan.parts(step, rank)
         assert all(parts)
         assert len(parts) <= plan.accumulate
         assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@given(st.integers(1, 300), st.integers(1, 12), st.data())
+def test_fixed_shards_are_the_same_at_every_world_size(images, shards, data):
+    config = Config(global_batch=images, batch_norm="ghost", shards=shards)
+    world_size = data.draw(st.integers(1, min(shards, images)))
+    plans = [BatchPlan.make(config, images=images, world_size=size) for size in (1, world_size)]
+    alone, spread = ([plan.parts(0, rank) for rank in range(plan.world_size)] for plan in plans)
+    assert flattened(alone) == flattened(spread)
+
+
+def test_more_ranks_than_images_or_shards_are_refused():
+    with pytest.raises(ConfigError, match="too small for 5 ranks"):
+        BatchPlan.make(Config(global_batch=4), images=100, world_size=5)
+    with pytest.raises(ConfigError, match="5 ranks cannot share 4 shards"):
+        BatchPlan.make(Config(batch_norm="ghost", shards=4, global_batch=8), images=100, world_size=5)
 
 
 @given(plans())
@@ -63,7 +77,8 @@ def test_the_world_size_changes_nothing_but_the_shares(plan):
     alone = BatchPlan.make(config, images=plan.images, world_size=1)
     for step in range(plan.steps_per_epoch):
         assert alone.batch_images(step) == plan.batch_images(step)
-        assert list(alone.share(step, 0)) == flattened(plan.share(step, rank) for rank in range(plan.world_size))
+        everyone = flattened(flattened(plan.parts(step, rank) for rank in range(plan.world_size)))
+        assert flattened(alone.parts(step, 0)) == everyone
 
 
 def test_total_epochs_counts_a_begun_epoch():

@@ -1,28 +1,43 @@
 """`paceline train`: train a model, or go on with a run that was stopped."""
 
 import os
+import subprocess
+from dataclasses import replace
 from pathlib import Path
+from signal import SIGUSR1
 from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from paceline.commands.launch import launch_ranks
 from paceline.core.config import CHANGEABLE, SETTINGS, Config, flag
 from paceline.core.errors import ExitCode, RunError
 from paceline.core.load import Settings, load_config
+from paceline.core.start import Start
+from paceline.core.world import World
+from paceline.launch.plan import plan_launch
+from paceline.parallel.detect import detect_world
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import is_alive, read_rank
+from paceline.records.reports import report_stop
+from paceline.records.results import write_result
 
-START = Group("Start", sort_key=0)
+BEGIN = Group("Start", sort_key=0)
 DEFAULTS = Config()
+ALONE = Start()
+LAUNCHERS = ("torchrun", "Slurm")
+"""These take any exit code but 0 for a failure, and bring down or restart ranks that stopped in good order."""
 
 
 def train_command(
     settings: Settings = DEFAULTS,
     *,
-    config: Annotated[Path | None, Parameter(group=START)] = None,
-    resume: Annotated[Path | None, Parameter(group=START)] = None,
-    summary: Annotated[bool, Parameter(group=START, negative="")] = False,
+    start: Annotated[Start, Parameter(name="*")] = ALONE,
+    config: Annotated[Path | None, Parameter(group=BEGIN)] = None,
+    resume: Annotated[Path | None, Parameter(group=BEGIN)] = None,
+    summary: Annotated[bool, Parameter(group=BEGIN, negative="")] = False,
+    result_file: Annotated[Path | None, Parameter(show=False)] = None,
 ) -> int:
     """Train a model.
 
@@ -32,6 +47,8 @@ def train_command(
     Examples:
 
       paceline train --model resnet20 --data digits --epochs 5
+
+      paceline train --nproc 2                       two ranks on this machine
 
       paceline train --model my.py:build --data my.py:data --lr 0.05
 
@@ -45,33 +62,62 @@ def train_command(
         Run folder to go on with, in mid-epoch if need be.
     summary
         Print the layer table.
+    result_file
+        Where the lead writes the result.
     """
-    result = train(settings, resume=resume, show_table=summary)
-    if result.state is State.STOPPED and result.signal is not None:
-        return 128 + result.signal
-    return ExitCode.FINISHED
+    world = detect_world(os.environ, start)
+    plan = plan_launch(settings, start, world, os.environ)
+    if plan is not None:
+        extra = (["--resume", str(resume)] if resume else []) + (["--summary"] if summary else [])
+        return launch_ranks(plan, settings, start, extra)
+    result = train(settings, start=start, resume=resume, show_table=summary)
+    if result_file is not None and world.is_lead:
+        write_result(result_file, result)
+    return ExitCode.FINISHED if result.signal is None else _after_stop(result.signal, world)
 
 
-def train(config: Config = DEFAULTS, *, resume: Path | str | None = None, show_table: bool = False) -> RunResult:
-    """Train with these settings, or go on with the run at `resume`, and return the results."""
+def train(
+    config: Config = DEFAULTS,
+    *,
+    start: Start = ALONE,
+    resume: Path | str | None = None,
+    show_table: bool = False,
+) -> RunResult:
+    """Train in this process with these settings, or go on with the run at `resume`, and return the results."""
     from paceline.engine.rank import run_rank
-    from paceline.parallel.detect import detect_world
 
+    if start.devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.devices))
+    world = detect_world(os.environ, start)
     folder = None if resume is None else find_run(Path(resume), config.runs_dir)
+    if folder is not None and world.is_lead:
+        _refuse_in_use(folder)
     if folder is not None:
         config = _check_resume(config, folder)
-    return run_rank(config, detect_world(os.environ), resume=folder, show_table=show_table)
+    return run_rank(config, world, start=start, resume=folder, show_table=show_table)
 
 
-def _check_resume(config: Config, folder: RunFolder) -> Config:
-    """Refuse to go on with a run that is in use, or with settings that would make it another run."""
+def _after_stop(signal: int, world: World) -> int:
+    """Tell whoever started us that we stopped in good order, and ask Slurm for another turn when it gave notice."""
+    if signal == SIGUSR1 and world.is_lead and "SLURM_JOB_ID" in os.environ:
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+    report_stop(signal, os.environ)
+    return ExitCode.FINISHED if world.told_by in LAUNCHERS else 128 + signal
+
+
+def _refuse_in_use(folder: RunFolder) -> None:
+    """Refuse to go on with a run that someone else is training; only the lead asks, before any rank has begun."""
     lead = read_rank(folder.rank(0))
     if lead is not None and not State(lead["state"]).is_final and is_alive(lead):
         raise RunError(
             f"{folder.path} is in use by process {lead['pid']} on {lead['host']}", hint="stop it first, or wait"
         )
+
+
+def _check_resume(config: Config, folder: RunFolder) -> Config:
+    """Refuse to go on with settings that would make it another run."""
     before = load_config(folder.config)
-    if config == DEFAULTS:
+    if config == replace(DEFAULTS, runs_dir=config.runs_dir):
         return before
     after = config.resolved()
     for setting in SETTINGS:

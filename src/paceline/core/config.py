@@ -134,6 +134,16 @@ class Config:
     reference_batch: Annotated[Whole, Parameter(group=SCHEDULE)] = 128
     """Global batch for which --lr was chosen."""
 
+    mode: Annotated[Literal["auto", "single", "dp", "ddp", "fsdp"], Parameter(group=MACHINE)] = "auto"
+    """single: one device; dp: one process, many devices; ddp: a process per device; fsdp: ddp with sharded weights."""
+    batch_norm: Annotated[Literal["local", "sync", "ghost"], Parameter(group=MACHINE)] = "local"
+    """Batch statistics over each rank's images, over the global batch, or over --shards fixed parts of it."""
+    shards: Annotated[Whole, Parameter(group=MACHINE)] = 8
+    """Parts of the global batch for --batch-norm ghost; the same at every world size."""
+    compress: Annotated[Literal["none", "fp16", "bf16", "powersgd"], Parameter(group=MACHINE)] = "none"
+    """Send gradients in fewer bytes."""
+    check_replicas: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
+    """Compare the weights of all ranks, bit by bit, every so many steps; every checkpoint does so anyway."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """auto, cpu, cuda or cuda:1."""
     threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
@@ -186,8 +196,8 @@ class Config:
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 
 CHANGEABLE = frozenset({
-    "data_dir", "workers", "epochs", "steps", "patience", "device", "threads", "run", "runs_dir", "track",
-    "log_every", "eval_every", "save_every", "keep", "save_async",
+    "data_dir", "workers", "epochs", "steps", "patience", "mode", "check_replicas", "device", "threads", "run",
+    "runs_dir", "track", "log_every", "eval_every", "save_every", "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
 
@@ -211,7 +221,8 @@ def _stem(name: str) -> str:
 
 _AT_LEAST: dict[str, float] = {
     "epochs": 1, "steps": 1, "global_batch": 1, "accumulate": 1, "patience": 1, "threads": 1, "log_every": 1, "keep": 1,
-    "workers": 0, "seed": 0, "momentum": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "reference_batch": 1,
+    "workers": 0, "seed": 0, "shards": 1, "check_replicas": 1,
+    "momentum": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "reference_batch": 1,
 }  # fmt: skip
 
 
@@ -250,6 +261,8 @@ def _check_choices(config: Config) -> None:
     for tracker in config.track:
         if tracker not in CHOICES_OF_TRACK:
             raise SettingError("track", f'names "{tracker}"', hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]))
+    if config.batch_norm == "ghost" and config.accumulate > 1:
+        raise ConfigError("--batch-norm ghost computes the batch in --shards parts already", hint="drop --accumulate")
     name = config.run_name
     if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")):
         raise SettingError("run", f'is "{name}", which is not a folder name', hint="use letters, digits, - and _")

@@ -53,6 +53,10 @@ class CheckpointError(PacelineError):
     """A checkpoint is damaged, missing or could not be written."""
 
 
+class RanksError(PacelineError):
+    """The ranks did not find each other, do not agree, or one of them stopped answering."""
+
+
 class DivergedError(PacelineError):
     """The loss stopped being a finite number."""
 

@@ -12,8 +12,10 @@ from paceline.core.config import SETTINGS, Config, SettingError, flag
 from paceline.core.errors import ConfigError
 from paceline.core.interval import Interval
 from paceline.core.names import suggestion
+from paceline.core.start import START_SETTINGS, Start
 
 PREFIX = "PACELINE_"
+KNOWN = (*SETTINGS, *START_SETTINGS)
 EXPECTED = {
     int: "a whole number",
     float: "a number",
@@ -52,7 +54,9 @@ class Layers:
             place = self._places.get(problem.setting)
             return SettingError(problem.setting, problem.problem, place=place, hint=problem.hint)
         if not isinstance(problem, CoercionError) or problem.token is None or problem.argument is None:
-            return ConfigError(str(problem).strip())
+            return ConfigError(
+                str(problem).strip(), hint="paceline --help, or paceline COMMAND --help, lists what there is"
+            )
         setting = problem.argument.name.removeprefix("--").replace("-", "_")
         place = self._places.get(setting, flag(setting))
         return ConfigError(f'{place}: expected {_expected(setting)}, got "{problem.token.value}"')
@@ -89,7 +93,7 @@ def write_config(config: Config, path: Path) -> None:
 
 def _expected(setting: str) -> str:
     """Say what a setting takes, from its type."""
-    hint: Any = get_type_hints(Config).get(setting)
+    hint: Any = (get_type_hints(Config) | get_type_hints(Start)).get(setting)
     options = [option for option in get_args(hint) if option is not type(None)]
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(options)
@@ -100,8 +104,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that PACELINE_… variables hold; a misspelt one is an error, not ignored."""
     values = {key.removeprefix(PREFIX).lower(): value for key, value in environ.items() if key.startswith(PREFIX)}
     for key in values:
-        if key not in SETTINGS:
-            known = [PREFIX + name.upper() for name in SETTINGS]
+        if key not in KNOWN:
+            known = [PREFIX + name.upper() for name in KNOWN]
             raise ConfigError(f"{PREFIX}{key.upper()} is not a setting", hint=_short_hint(PREFIX + key.upper(), known))
     return values
 
@@ -115,8 +119,8 @@ def _from_file(file: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{file} is not valid TOML: {cause}") from cause
     for key, value in values.items():
-        if key.replace("-", "_") not in SETTINGS:
-            raise ConfigError(f"{file}: {key} is not a setting", hint=_short_hint(key, SETTINGS))
+        if key.replace("-", "_") not in KNOWN:
+            raise ConfigError(f"{file}: {key} is not a setting", hint=_short_hint(key, KNOWN))
         if isinstance(value, dict):
             raise ConfigError(f"{file}: [{key}] is a table, but settings are flat", hint=f"write {key} = …")
     settings = {key.replace("-", "_"): value for key, value in values.items()}

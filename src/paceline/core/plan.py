@@ -1,6 +1,5 @@
 """The batch plan: how many steps there are, and which images of a step belong to whom."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline.core.config import Config
@@ -17,6 +16,8 @@ class BatchPlan:
     accumulate: int
     world_size: int
     total_steps: int
+    shards: int | None = None
+    """Fixed parts of the global batch that are computed apart at every world size; None where there are none."""
 
     @classmethod
     def make(cls, config: Config, *, images: int, world_size: int) -> "BatchPlan":
@@ -26,6 +27,17 @@ class BatchPlan:
                 f"--global-batch {count(config.global_batch)} is larger than the {count(images)} training images",
                 hint=f"use --global-batch {images} or less",
             )
+        if config.global_batch < world_size:
+            raise ConfigError(
+                f"--global-batch {count(config.global_batch)} is too small for {world_size} ranks: one would be idle",
+                hint=f"use --global-batch {world_size} or more, or fewer ranks",
+            )
+        shards = config.shards if config.batch_norm == "ghost" else None
+        if shards is not None and world_size > shards:
+            raise ConfigError(
+                f"{world_size} ranks cannot share {shards} shards",
+                hint=f"use --shards {world_size} or more, or fewer ranks",
+            )
         steps_per_epoch = -(-images // config.global_batch)
         return cls(
             images=images,
@@ -33,6 +45,7 @@ class BatchPlan:
             accumulate=config.accumulate,
             world_size=world_size,
             total_steps=config.epochs * steps_per_epoch if config.steps is None else config.steps,
+            shards=shards,
         )
 
     @property
@@ -55,20 +68,27 @@ class BatchPlan:
         start = step % self.steps_per_epoch * self.global_batch
         return min(self.global_batch, self.images - start)
 
-    def share(self, step: int, rank: int) -> range:
-        """Places of the global batch of a step that a rank computes: equal parts, one more for the first ranks."""
-        return _part(self.batch_images(step), rank, self.world_size)
+    def parts(self, step: int, rank: int) -> list[range]:
+        """Places of the global batch of a step that a rank computes, part by part; empty parts are left out.
 
-    def micro_batches(self, share: range) -> Iterator[range]:
-        """The parts in which a rank computes its share; empty ones are left out."""
-        for part in range(self.accumulate):
-            inner = _part(len(share), part, self.accumulate)
-            if inner:
-                yield range(share.start + inner.start, share.start + inner.stop)
+        Ranks take equal shares, one image more for the first ones. Where there are fixed shards, a rank takes whole
+        ones; otherwise it computes its share in `accumulate` parts.
+        """
+        images = self.batch_images(step)
+        if self.shards is not None:
+            mine = range(rank * self.shards // self.world_size, (rank + 1) * self.shards // self.world_size)
+            found = [_part(images, shard, self.shards) for shard in mine]
+        else:
+            share = _part(images, rank, self.world_size)
+            inner = [_part(len(share), part, self.accumulate) for part in range(self.accumulate)]
+            found = [range(share.start + part.start, share.start + part.stop) for part in inner]
+        return [part for part in found if part]
 
     def __str__(self) -> str:
         per_rank = -(-self.global_batch // self.world_size)
         parts = f" in {self.accumulate} parts" if self.accumulate > 1 else ""
+        if self.shards is not None:
+            parts = f" in {self.shards} shards"
         ranks = f" = {self.world_size} ranks × {count(per_rank)}" if self.world_size > 1 else ""
         return (
             f"{count(self.global_batch)} images a step{ranks}{parts}, {plural(self.steps_per_epoch, 'step')} an epoch, "

@@ -13,8 +13,14 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    told_by: str = "nobody: it is alone"
+    told_by: str = "nobody"
     """Who said which rank this is: torchrun, Slurm, flags …"""
+    meeting: str = ""
+    """Where the ranks meet: env://, tcp://host:port or file:///path; nowhere when alone."""
+    attempt: int = 0
+    """How often the launcher has started these ranks again."""
+    launch_id: str | None = None
+    """What names this launch, the same in every attempt."""
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
 

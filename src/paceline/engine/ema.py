@@ -21,6 +21,6 @@ class Ema:
         """Move towards the model after the step-th step."""
         decay = min(self._decay, (1 + step) / (10 + step))
         mine, theirs = [pair[0] for pair in self._averaged], [pair[1] for pair in self._averaged]
-        torch._foreach_lerp_(mine, theirs, 1 - decay)  # pyright: ignore[reportPrivateImportUsage] - the only batched lerp
+        torch._foreach_lerp_(mine, theirs, 1 - decay)
         for counter, source in self._copied:
             counter.copy_(source)

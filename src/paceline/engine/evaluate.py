@@ -19,8 +19,11 @@ BLOCK = 256
 @torch.no_grad()
 def evaluate(job: Job, team: Team, split: Split) -> Score:
     """Score the model on a split. Collective: every rank must call it; each takes every W-th block."""
-    starts = range(team.world.rank * BLOCK, len(split), team.world.size * BLOCK)
-    ids = [np.arange(start, min(start + BLOCK, len(split))) for start in starts]
+    num_blocks = -(-len(split) // BLOCK)
+    mine = list(range(team.world.rank, num_blocks, team.world.size))
+    rounds = -(-num_blocks // team.world.size)
+    extra = [0] * (rounds - len(mine)) if job.choice.mode == "fsdp" else []  # a sharded forward pass needs all ranks
+    ids = [np.arange(block * BLOCK, min((block + 1) * BLOCK, len(split))) for block in mine + extra]
     batches = load_batches(
         split, [(block, None) for block in ids], workers=job.config.workers, pin=job.device.type == "cuda"
     )
@@ -32,9 +35,9 @@ def evaluate(job: Job, team: Team, split: Split) -> Score:
         with job.autocast():
             scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))
     job.evaluated.train(was_training)
-    by_rank = team.gather(scores)
+    by_rank = team.gather(scores[: len(mine)])
     total = Score()
-    for block in range(-(-len(split) // BLOCK)):  # in the order of the images, so that the sum has one value
+    for block in range(num_blocks):  # in the order of the images, so that the sum has one value
         total += by_rank[block % team.world.size][block // team.world.size]
     return total
 

@@ -22,7 +22,7 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     threads = plural(torch.get_num_threads(), "thread")
     yield f"run      {folder.path}"
     yield f"device   {describe_device(team.device, cpu_name())}, {threads}, {config.precision}{layout}"
-    yield f"world    {_world(team)}"
+    yield f"world    {_world(team)}, mode {job.choice}"
     yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
     yield f"batch    {job.plan}"
     yield f"lr       {job.lr_plan}"

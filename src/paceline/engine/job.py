@@ -15,9 +15,20 @@ from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.engine.ema import Ema
 from paceline.engine.optimizer import build_optimizer
+from paceline.engine.portable import capture_model, capture_optimizer, restore_model, restore_optimizer
 from paceline.engine.state import Progress
 from paceline.models.check import check_model
 from paceline.models.zoo import build_model
+from paceline.parallel.buffers import average_buffers
+from paceline.parallel.modes import (
+    ModeChoice,
+    averages_gradients,
+    choose_mode,
+    num_devices,
+    refuse_unfit,
+    spread,
+    with_batch_norm,
+)
 from paceline.parallel.team import Team
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,7 +46,8 @@ class Job:
     lr_plan: LrPlan
     model: nn.Module
     forward: nn.Module
-    """The model as it is called: compiled where that was asked for."""
+    """The model as it is called: compiled and spread over devices as the settings say."""
+    choice: ModeChoice
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: Ema | None
@@ -44,7 +56,18 @@ class Job:
     @property
     def evaluated(self) -> nn.Module:
         """The model that is evaluated: the average where there is one."""
-        return self.forward if self.ema is None else self.ema.model
+        return self.model if self.ema is None else self.ema.model
+
+    @property
+    def gradient_weight(self) -> int:
+        """What a rank's share of the loss is multiplied with: the world size where gradients get averaged."""
+        return self.plan.world_size if averages_gradients(self.forward) else 1
+
+    def settle(self, team: Team) -> None:
+        """Make the buffers of all ranks equal before they are used or saved. Collective: every rank must call it."""
+        average_buffers(self.model, team)
+        if self.ema is not None:
+            average_buffers(self.ema.model, team)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that the forward pass runs in."""
@@ -53,33 +76,40 @@ class Job:
         return torch.autocast(self.device.type, dtype=PRECISIONS[self.config.precision])
 
     def capture(self, progress: Progress) -> dict[str, Any]:
-        """Return everything that a checkpoint holds; nothing in it depends on the world size."""
+        """Return everything that a checkpoint holds; nothing in it depends on mode or world size.
+
+        Collective where the mode shards: every rank must call it.
+        """
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": capture_model(self.model),
+            "optimizer": capture_optimizer(self.optimizer, self.model),
             "scaler": self.scaler.state_dict(),
-            "ema": None if self.ema is None else self.ema.model.state_dict(),
+            "ema": None if self.ema is None else capture_model(self.ema.model),
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
         }
 
     def restore(self, state: dict[str, Any]) -> Progress:
         """Take over the contents of a checkpoint, and return how far it had come."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        restore_model(self.model, state["model"])
+        restore_optimizer(self.optimizer, self.model, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
-            self.ema.model.load_state_dict(state["ema"])
+            restore_model(self.ema.model, state["ema"])
         return Progress.from_dict(state["progress"])
 
 
-def build_job(config: Config, team: Team) -> Job:
-    """Build data, model and optimizer: the same weights on every rank."""
-    splits = split_data(
-        open_data(config.data, data_dir=config.data_dir, seed=config.seed), valid_split=config.valid_split
-    )
+def build_job(config: Config, team: Team, *, nproc: int | None = None) -> Job:
+    """Build data, model and optimizer: the same weights on every rank. Collective: every rank must call it."""
+    choice = choose_mode(config, team.world, devices=num_devices(team.device, nproc))
+    refuse_unfit(config, choice)
+    data = open_data(config.data, data_dir=config.data_dir, seed=config.seed)
+    splits = split_data(data, valid_split=config.valid_split)
     plan = BatchPlan.make(config, images=len(splits.train), world_size=team.world.size)
-    model = prepare_model(config, splits, team.device)
+    bare = prepare_model(config, splits, team.device)
+    ema = None if config.ema is None else Ema(bare, config.ema)
+    model = with_batch_norm(bare, config, team)
+    forward = spread(_compiled(model) if config.compile else model, config, team, choice)
     return Job(
         config=config,
         device=team.device,
@@ -87,10 +117,11 @@ def build_job(config: Config, team: Team) -> Job:
         plan=plan,
         lr_plan=LrPlan.make(config, plan),
         model=model,
-        forward=_compiled(model) if config.compile else model,
+        forward=forward,
+        choice=choice,
         optimizer=build_optimizer(config, model),
         scaler=torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16"),
-        ema=None if config.ema is None else Ema(model, config.ema),
+        ema=ema,
         memory_format=memory_format(config, model),
     )
 

@@ -10,7 +10,7 @@
 Every decision is shared by all ranks, and a lone rank is a team of one: nothing here asks whether it is alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -27,8 +27,13 @@ from paceline.engine.job import Job
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
 from paceline.engine.state import Progress
+from paceline.parallel.idle import idle
+from paceline.parallel.modes import without_exchange
 from paceline.parallel.team import Team
 from paceline.records.entries import State
+
+IDLE = range(1)
+"""What a rank without images computes, with weight 0: the first image of the batch."""
 
 
 class Save(Protocol):
@@ -49,7 +54,7 @@ class Training:
         self.recorder = recorder
         self.clock = clock
 
-    def run(self, stop: StopRequest, save: Save) -> State:
+    def run(self, stop: StopRequest, *, save: Save, check: Callable[[], None]) -> State:
         """Train until the plan is done, patience is out, or someone asks to stop. Collective."""
         plan, progress = self.job.plan, self.progress
         self.job.model.train()
@@ -58,8 +63,10 @@ class Training:
                 lr = self.train_step(step, parts)
                 progress.step = step + 1
                 self.after_step(lr, save)
-                if self.team.any(stop.asked) and progress.step < plan.total_steps:
-                    self.recorder.fold()
+                if self.job.config.check_replicas and progress.step % self.job.config.check_replicas == 0:
+                    check()
+                if self.team.poll(stop.asked) and progress.step < plan.total_steps:
+                    self.recorder.share()
                     save()
                     return State.STOPPED
                 if progress.stopped_early:
@@ -67,7 +74,11 @@ class Training:
         return State.FINISHED
 
     def batches_of_epoch(self) -> Iterator[tuple[int, list[Batch]]]:
-        """Yield the steps left in this epoch with this rank's part of each batch."""
+        """Yield the steps left in this epoch with this rank's part of each batch.
+
+        A last batch of fewer images than ranks leaves some without any: they get an image that counts for nothing, so
+        that they take part in what all ranks do together.
+        """
         job, first = self.job, self.progress.step
         epoch = first // job.plan.steps_per_epoch
         end = min((epoch + 1) * job.plan.steps_per_epoch, job.plan.total_steps)
@@ -76,25 +87,22 @@ class Training:
         num_parts = []
         for step in range(first, end):
             start = step % job.plan.steps_per_epoch * job.plan.global_batch
-            parts = job.plan.micro_batches(job.plan.share(step, self.team.world.rank))
-            ids = [order[start + part.start : start + part.stop] for part in parts]
-            requests += [(part, epoch) for part in ids]
-            num_parts.append(len(ids))
+            parts = job.plan.parts(step, self.team.world.rank) or [IDLE]
+            requests += [(order[start + part.start : start + part.stop], epoch) for part in parts]
+            num_parts.append(len(parts))
         batches = load_batches(job.splits.train, requests, workers=job.config.workers, pin=job.device.type == "cuda")
         for step, number in zip(range(first, end), num_parts, strict=True):
             yield step, [next(batches) for _ in range(number)]
 
     def train_step(self, step: int, parts: list[Batch]) -> float:
-        """Compute one step and return its learning rate."""
+        """Compute one step and return its learning rate. Collective: every rank must call it."""
         job, clock = self.job, self.clock
         clock.lap(DATA)
         lr = job.lr_plan.at(step)
         for group in job.optimizer.param_groups:
             group["lr"] = lr
         torch.default_generator.manual_seed(mix(job.config.seed, step, self.team.world.rank) >> 1)
-        images = job.plan.batch_images(step)
-        for batch in parts:
-            self.accumulate(batch, weight=len(batch.labels) / images)
+        self.gradients(step, parts)
         if job.config.clip is not None:
             job.scaler.unscale_(job.optimizer)
             torch.nn.utils.clip_grad_norm_(job.model.parameters(), job.config.clip)
@@ -106,8 +114,21 @@ class Training:
         clock.lap(UPDATE)
         return lr
 
-    def accumulate(self, batch: Batch, *, weight: float) -> None:
-        """Add the gradient of a part of the batch; `weight` is its share of the images, so parts may differ in size."""
+    def gradients(self, step: int, parts: list[Batch]) -> None:
+        """Compute the gradient of the whole batch: this rank's parts, each weighted by its share of the images."""
+        job = self.job
+        if not job.plan.parts(step, self.team.world.rank):
+            with idle(job.model):
+                self.backward(parts[0], weight=0.0)
+            return
+        per_image = job.gradient_weight / job.plan.batch_images(step)
+        for batch in parts[:-1]:
+            with without_exchange(job.forward):
+                self.backward(batch, weight=len(batch.labels) * per_image)
+        self.backward(parts[-1], weight=len(parts[-1].labels) * per_image)
+
+    def backward(self, batch: Batch, *, weight: float) -> None:
+        """Add the gradient of a part of the batch. Exchanges it with the other ranks as the mode says."""
         job, clock = self.job, self.clock
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         labels = batch.labels.to(job.device, non_blocking=True)
@@ -116,7 +137,8 @@ class Training:
             logits = job.forward(images)
             loss = functional.cross_entropy(logits, targets, label_smoothing=job.config.label_smoothing)
         clock.lap(FORWARD)
-        self.recorder.meter.add(loss, logits, labels)
+        if weight:
+            self.recorder.meter.add(loss, logits, labels)
         job.scaler.scale(loss if weight == 1 else loss * weight).backward()
         clock.lap(BACKWARD)
 
@@ -137,12 +159,13 @@ class Training:
         elif ends_epoch:
             self.recorder.end_epoch(None, is_best=False)
         if is_best or is_last or job.config.save_every.due(step=step, steps_per_epoch=every):
-            self.recorder.fold()
+            self.recorder.share()
             save(is_best=is_best)
             self.clock.lap(SAVE)
 
     def evaluate(self, *, ends_epoch: bool) -> bool:
-        """Evaluate, record it, and tell whether it is the best so far."""
+        """Evaluate, record it, and tell whether it is the best so far. Collective: every rank must call it."""
+        self.job.settle(self.team)
         start = self.clock.seconds
         valid: Score = evaluate(self.job, self.team, self.job.splits.valid)
         self.clock.lap(EVALUATE)

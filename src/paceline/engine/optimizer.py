@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from paceline.core.config import Config
 
@@ -12,11 +13,12 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer over all trainable parameters; the learning rate is set anew before every step."""
     groups = parameter_groups(model, config)
     lr = config.base_lr
+    fused = not any(isinstance(parameter, DTensor) for parameter in model.parameters())  # shards have no fused kernels
     if config.optimizer == "sgd":
         nesterov = config.momentum > 0
-        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=True)
+        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=lr, fused=True)
+    return kind(groups, lr=lr, fused=fused)
 
 
 def parameter_groups(model: nn.Module, config: Config) -> list[dict]:

@@ -2,11 +2,16 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from importlib.metadata import version
+from typing import Any
 
-from paceline.core.config import Config
+import torch
+
+from paceline.core.config import Config, flag
 from paceline.core.errors import RunError
 from paceline.core.load import write_config
+from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.clock import Clock
@@ -17,37 +22,69 @@ from paceline.engine.signals import stop_on_signals
 from paceline.engine.state import Progress
 from paceline.models.table import layer_table
 from paceline.parallel.device import choose_device, describe_device, set_threads
-from paceline.parallel.team import join
+from paceline.parallel.network import choose_interface
+from paceline.parallel.team import Team, join
 from paceline.records.entries import RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
-from paceline.records.folder import RunFolder, create_run
+from paceline.records.folder import RunFolder, create_run, list_runs_below
 from paceline.records.reader import read_environments
 from paceline.records.writer import write_json, write_rank
 
+ALONE = Start()
+MACHINE_SETTINGS = frozenset({"data_dir", "device", "threads", "runs_dir", "workers"})
 
-def run_rank(config: Config, world: World, *, resume: RunFolder | None, show_table: bool = False) -> RunResult:
-    """Live through a run as one of its ranks, and return how it ended."""
+
+def run_rank(
+    config: Config, world: World, *, start: Start = ALONE, resume: RunFolder | None = None, show_table: bool = False
+) -> RunResult:
+    """Live through a run as one of its ranks, and return how it ended. Collective: every rank must call it."""
     clock = Clock()
     device = choose_device(config.device, world)
     set_threads(config.threads, world)
-    with stop_on_signals() as stop, join(world, device) as team:
-        job = build_job(config, team)
+    choose_interface(world, os.environ)
+    with stop_on_signals() as stop, join(world, device, timeout=start.timeout) as team:
+        team.agree(shared_facts(config))
+        job = build_job(config, team, nproc=start.nproc)
+        restarted = team.any(world.attempt > 0)  # the nodes of an elastic job count their restarts apart
+        if restarted and resume is None and team.is_lead:
+            resume = interrupted_run(config, world)
+        resume = team.from_lead(resume)
         notes: list[str] = []
-        checkpoint = None if resume is None else restore(job, resume, notes)
-        progress = Progress() if checkpoint is None else checkpoint
-        folder = team.from_lead(open_folder(job, resume) if team.is_lead else RunFolder(config.runs_dir))
-        with failure_noted(folder, world, progress):
+        progress = Progress() if resume is None else restore(job, team, resume, notes)
+        folder = team.from_lead(open_folder(job, resume, world) if team.is_lead else RunFolder(config.runs_dir))
+        with failure_noted(folder, world, progress), quiet_unless_lead(folder, world):
             run = Run(job, progress, team, folder, clock=clock)
             return run.live(stop, [*notes, *warnings(job)], show_table=show_table)
 
 
-def restore(job: Job, folder: RunFolder, notes: list[str]) -> Progress:
-    """Continue a run from its newest good checkpoint, unless it has nothing left to do."""
-    checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep)
-    state, path = checkpoints.newest_good(notes.append)
-    if notes:
-        notes.append(f"continuing from {path}")
-    progress = job.restore(state)
+def shared_facts(config: Config) -> dict[str, Any]:
+    """Return what must be the same on every rank: versions, and every setting that is not about one machine."""
+    settings = {key: value for key, value in config.as_dict().items() if key not in MACHINE_SETTINGS}
+    return {"paceline": version("paceline"), "torch": torch.__version__} | {
+        flag(key): settings[key] for key in settings
+    }
+
+
+def interrupted_run(config: Config, world: World) -> RunFolder | None:
+    """Return the run that an earlier attempt of this launch began and saved: a restart goes on with it."""
+    for folder in sorted(list_runs_below(config.runs_dir / config.run_name), key=lambda run: run.path, reverse=True):
+        launches = {environment.get("launch") for environment in read_environments(folder)}
+        if world.launch_id is not None and world.launch_id in launches:
+            return folder if any(folder.checkpoints.glob("step-*.pt")) else None
+    return None
+
+
+def restore(job: Job, team: Team, folder: RunFolder, notes: list[str]) -> Progress:
+    """Continue a run from its newest good checkpoint, unless it has nothing left to do.
+
+    Only the lead needs to see the file. Collective: every rank must call it.
+    """
+    state: dict[str, Any] = {}
+    if team.is_lead:
+        state, path = Checkpoints(folder.checkpoints, keep=job.config.keep).newest_good(notes.append)
+        if notes:
+            notes.append(f"continuing from {path}")
+    progress = job.restore(team.from_lead(state))
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -59,11 +96,17 @@ def restore(job: Job, folder: RunFolder, notes: list[str]) -> Progress:
     return progress
 
 
-def open_folder(job: Job, resume: RunFolder | None) -> RunFolder:
+def open_folder(job: Job, resume: RunFolder | None, world: World) -> RunFolder:
     """Make the run folder, or go back to it; write down settings, environment and model. Only the lead calls it."""
     folder = create_run(job.config) if resume is None else resume
     write_config(job.config.resolved(), folder.config)
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
+    environment |= {
+        "launch": world.launch_id,
+        "world_size": world.size,
+        "told_by": world.told_by,
+        "mode": str(job.choice),
+    }
     write_json(folder.environment, [*read_environments(folder), environment])
     folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
     return folder
@@ -73,11 +116,24 @@ def open_folder(job: Job, resume: RunFolder | None) -> RunFolder:
 def failure_noted(folder: RunFolder, world: World, progress: Progress) -> Iterator[None]:
     """Leave word in the rank's state file when the block fails."""
     path = folder.rank(world.rank)
+    path.parent.mkdir(parents=True, exist_ok=True)  # on a node of its own disk only the lead has made it
     write_rank(path, world, State.READY, step=progress.step)
     try:
         yield
     except BaseException as problem:
+        problem.add_note(f"rank {world.rank} on {world.host}, after step {progress.step}")
         detail = f"{type(problem).__name__}: {problem}"
         with suppress(OSError):  # a full disk must not hide why the run failed
             write_rank(path, world, State.FAILED, step=progress.step, detail=detail)
         raise
+
+
+@contextmanager
+def quiet_unless_lead(folder: RunFolder, world: World) -> Iterator[None]:
+    """Send what other ranks print to their own log, so that the lead alone speaks."""
+    if world.is_lead:
+        yield
+        return
+    log = folder.rank_log(world.rank)
+    with log.open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
+        yield

@@ -1,16 +1,16 @@
 """Turns what the loop does into records, and hands them to the trackers. Only the lead rank has trackers."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-import torch
 
 from paceline.core.metrics import Score
 from paceline.core.plan import BatchPlan
 from paceline.engine.clock import PHASES, TRAINING_PHASES, Clock
-from paceline.engine.meter import Meter
+from paceline.engine.meter import Meter, diverged
 from paceline.engine.state import Progress
 from paceline.engine.watch import Watch
+from paceline.parallel.team import Team
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, SplitName, StepRecord
 from paceline.trackers.base import Guarded, RunInfo, Tracker
 
@@ -20,13 +20,15 @@ SECONDS_BETWEEN_PULSES = 0.5
 class Recorder:
     """Speaks for the run. A step costs it two comparisons; the rest happens once per interval."""
 
-    def __init__(self, plan: BatchPlan, progress: Progress, *, clock: Clock, device: torch.device) -> None:
-        self.meter = Meter(eager=device.type == "cpu" and plan.world_size == 1)
+    def __init__(self, plan: BatchPlan, progress: Progress, team: Team, *, clock: Clock) -> None:
+        self.meter = Meter(eager=team.device.type == "cpu" and team.world.size == 1)
         self.result: RunResult | None = None
         self._plan = plan
         self._progress = progress
         self._clock = clock
-        self._watch = Watch(device)
+        self._watch = Watch(team.device)
+        self._team = team
+        self._own = Score()
         self._trackers: list[Guarded] = []
         self._interval = _Mark(clock, plan, progress.step)
         self._epoch = _Mark(clock, plan, progress.step)
@@ -63,19 +65,25 @@ class Recorder:
         if self._clock.now < self._next_pulse or not self._trackers:
             return
         self._next_pulse = self._clock.now + SECONDS_BETWEEN_PULSES
-        self.fold()
-        score, speed = self._progress.interval_score, self._interval.images_per_s(self._progress.step)
+        self._own += self.meter.take()
+        score, speed = self._progress.interval_score + self._own, self._interval.images_per_s(self._progress.step)
         self.put(Pulse(step=self._progress.step, epoch=self.epoch, score=score, images_per_s=speed))
 
-    def fold(self) -> None:
-        """Count the predictions of the steps so far into the progress."""
-        score = self.meter.take()
-        self._progress.interval_score += score
-        self._progress.epoch_score += score
+    def share(self) -> None:
+        """Add up what the ranks counted since the last time. Collective: every rank must call it.
+
+        A loss that is not finite anywhere is seen by all ranks here, so that all stop together.
+        """
+        own, self._own = self._own + self.meter.take(), Score()
+        total = sum(self._team.gather(own), start=Score())
+        if not math.isfinite(total.loss_sum):
+            raise diverged(total.loss_sum)
+        self._progress.interval_score += total
+        self._progress.epoch_score += total
 
     def step(self, lr: float) -> None:
-        """Record the interval that ends with this step."""
-        self.fold()
+        """Record the interval that ends with this step. Collective: every rank must call it."""
+        self.share()
         record = StepRecord(
             step=self._progress.step,
             epoch=self.epoch,

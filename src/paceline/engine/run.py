@@ -1,6 +1,6 @@
 """A job in its folder: trains, saves, tests, and says how it ended."""
 
-from paceline.core.errors import CheckpointError, DivergedError
+from paceline.core.errors import CheckpointError, DivergedError, RanksError
 from paceline.core.metrics import Score
 from paceline.core.units import duration
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
@@ -13,6 +13,7 @@ from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
 from paceline.engine.state import Progress
 from paceline.models.table import layer_table
+from paceline.parallel.replicas import check_replicas, describe
 from paceline.parallel.team import Team
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder
@@ -30,7 +31,7 @@ class Run:
         self.team = team
         self.folder = folder
         self.clock = clock
-        self.recorder = Recorder(job.plan, progress, clock=clock, device=job.device)
+        self.recorder = Recorder(job.plan, progress, team, clock=clock)
         self.checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep)
         self.background = BackgroundSaver(self.checkpoints) if job.config.save_async else None
 
@@ -61,7 +62,7 @@ class Run:
         training = Training(self.job, self.progress, self.team, self.recorder, clock=self.clock)
         self.note(State.TRAINING)
         try:
-            return training.run(stop, self.save)
+            return training.run(stop, save=self.save, check=self.check_replicas)
         except DivergedError as problem:
             raise self.located(problem) from problem
         finally:
@@ -70,15 +71,32 @@ class Run:
 
     def save(self, *, is_best: bool = False) -> None:
         """Save a checkpoint, here or in the background. Collective: every rank must call it."""
+        self.job.settle(self.team)
+        self.check_replicas()
+        state = self.job.capture(self.progress)
         if self.team.is_lead:
             saver = self.checkpoints if self.background is None else self.background
-            state = self.job.capture(self.progress)
             saver.save(state, step=self.progress.step, world_size=self.team.world.size, is_best=is_best)
         self.note(State.TRAINING)
 
+    def check_replicas(self) -> None:
+        """Make sure that all ranks hold the same bits; shards differ by design. Collective: every rank must call it."""
+        if self.job.choice.mode != "fsdp":
+            mismatches = check_replicas(self.job.model.state_dict().items(), self.team)
+            if mismatches:
+                raise RanksError(
+                    describe(mismatches, self.progress.step),
+                    hint="--check-replicas 1 finds the first step; code that runs on one rank only is a common cause",
+                )
+
+    def load_best(self) -> None:
+        """Take over the best checkpoint; only the lead needs to see its file. Collective: every rank must call it."""
+        state = load_checkpoint(self.checkpoints.named("best")) if self.team.is_lead else {}
+        self.job.restore(self.team.from_lead(state))
+
     def test(self) -> Score:
         """Score the best checkpoint on the test images. Collective."""
-        self.job.restore(load_checkpoint(self.checkpoints.named("best")))
+        self.load_best()
         start = self.clock.seconds
         score = evaluate(self.job, self.team, self.job.splits.test)
         self.clock.lap(EVALUATE)

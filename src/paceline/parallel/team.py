@@ -1,23 +1,32 @@
 """The ranks of a run as one team. A lone rank is a team of one, so that nothing above asks whether it is alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from paceline.core.errors import ConfigError, RanksError
 from paceline.core.world import World
+from paceline.parallel.meeting import leave_meeting, open_store
 
 T = TypeVar("T")
 
 
 class Team:
-    """Collectives of a run. Each is announced: every rank must call it, in the same order."""
+    """Collectives of a run. Each is announced: every rank must call it, in the same order.
 
-    def __init__(self, world: World, device: torch.device) -> None:
+    What the ranks say to each other goes over a gloo group of its own, so that it waits neither for the gradients nor
+    for a GPU.
+    """
+
+    def __init__(self, world: World, device: torch.device, control: Any = None) -> None:
         self.world = world
         self.device = device
+        self._control = control
+        self._vote: tuple[torch.Tensor, dist.Work] | None = None
 
     @property
     def is_lead(self) -> bool:
@@ -28,16 +37,31 @@ class Team:
         """Tell every rank whether the flag is set on one of them. Collective: every rank must call it."""
         if self.world.size == 1:
             return flag
-        vote = torch.tensor([int(flag)], device=self.device)
-        dist.all_reduce(vote, op=dist.ReduceOp.MAX)
+        vote = torch.tensor([int(flag)])
+        dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control)
         return bool(vote.item())
+
+    def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
+        """Like `any`, but with the flags of the call before, so that nobody waits. Collective."""
+        if self.world.size == 1:
+            return flag
+        answer = False
+        if self._vote is not None:
+            vote, work = self._vote
+            work.wait()
+            answer = bool(vote.item())
+        vote = torch.tensor([int(flag)])
+        work = dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
+        assert work is not None
+        self._vote = (vote, work)
+        return answer
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in the order of ranks. Collective: every rank must call it."""
         if self.world.size == 1:
             return [value]
         values: list[Any] = [None] * self.world.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self._control)
         return values
 
     def from_lead(self, value: T) -> T:
@@ -45,18 +69,51 @@ class Team:
         if self.world.size == 1:
             return value
         values: list[Any] = [value]
-        dist.broadcast_object_list(values, src=0)
+        dist.broadcast_object_list(values, src=0, group=self._control)
         return values[0]
+
+    def agree(self, facts: Mapping[str, Any]) -> None:
+        """Refuse to go on when ranks differ in facts that must be the same. Collective: every rank must call it."""
+        everyone = self.gather(dict(facts))
+        for name in facts:
+            values = [theirs.get(name) for theirs in everyone]
+            other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
+            if other is not None:
+                raise ConfigError(
+                    f"the ranks do not agree: {name} is {values[0]} on rank 0 and {values[other]} on rank {other}",
+                    hint="start every rank with the same settings and versions",
+                )
 
 
 @contextmanager
-def join(world: World, device: torch.device) -> Iterator[Team]:
-    """Join the other ranks, and leave them when the block ends well; after a failure peers may be stuck, so just go."""
+def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Iterator[Team]:
+    """Join the other ranks, and leave them when the block ends well; after a failure peers may be stuck, so just go.
+
+    Collective: every rank must call it.
+    """
     if world.size == 1:
         yield Team(world, device)
         return
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", rank=world.rank, world_size=world.size, init_method="env://"
-    )
-    yield Team(world, device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if not dist.is_available() or not dist.is_backend_available(backend):
+        raise ConfigError(f"this torch has no {backend} backend", hint="install a torch that has, or use --device cpu")
+    limit = timedelta(seconds=timeout)
+    store = open_store(world, timeout)
+    try:
+        dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=limit,
+                                init_method="env://" if store is None else None)  # fmt: skip
+        control: Any = dist.new_group(backend="gloo", timeout=limit)
+    except (RuntimeError, ValueError) as cause:
+        problem = str(cause).splitlines()[0]
+        raise RanksError(
+            f"rank {world.rank} could not join the {world.size} ranks at {_where(world)}: {problem}",
+            hint="are all ranks running, and can their hosts reach each other? GLOO_SOCKET_IFNAME names the interface",
+        ) from cause
+    yield Team(world, device, control)
+    dist.barrier(group=control)
+    leave_meeting(world)
     dist.destroy_process_group()
+
+
+def _where(world: World) -> str:
+    return world.meeting if world.told_by != "torchrun" else "torchrun's rendezvous"

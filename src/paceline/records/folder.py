@@ -59,6 +59,10 @@ class RunFolder:
         """The state file of one rank."""
         return self.path / "ranks" / f"rank-{rank:03d}.json"
 
+    def rank_log(self, rank: int) -> Path:
+        """What a rank other than the lead printed."""
+        return self.rank(rank).with_suffix(".log")
+
     @property
     def name(self) -> str:
         """The run as people call it: name and number."""

@@ -1,0 +1,45 @@
+"""Starting ranks of `paceline train` as processes, from the command line and from Python."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.core.config import Config
+from paceline.core.errors import PacelineError, RanksError
+from paceline.core.load import PREFIX, write_config
+from paceline.core.start import Start
+from paceline.core.world import World
+from paceline.launch.local import run_ranks
+from paceline.launch.plan import LaunchPlan, plan_launch
+from paceline.records.entries import RunResult
+from paceline.records.results import read_result
+
+
+def launch(config: Config, *, nproc: int, resume: Path | str | None = None, start: Start | None = None) -> RunResult:
+    """Train with several ranks on this machine and return the lead's results; from a script or a notebook.
+
+    Ranks are processes of their own, so models and data sets are given as "my.py:build", never as a notebook's cell.
+    """
+    start = Start(nproc=nproc) if start is None else start
+    plan = plan_launch(config, start, World(), os.environ)
+    if plan is None:
+        raise RanksError(f"nproc={nproc} with --mode {config.mode} is one process", hint="call paceline.train instead")
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        file = Path(folder) / "result.json"
+        words = ["--result-file", str(file), *(["--resume", str(resume)] if resume else [])]
+        code = launch_ranks(plan, config, start, words)
+        if not file.exists():
+            raise PacelineError(f"the ranks ended with exit code {code}; what went wrong is printed above")
+        return read_result(file)
+
+
+def launch_ranks(plan: LaunchPlan, config: Config, start: Start, words: Sequence[str]) -> int:
+    """Run the ranks of this node with settings that are resolved here, once, and return their exit code."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    if start.devices:
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.devices))
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        file = Path(folder) / "config.toml"
+        write_config(config, file)
+        return run_ranks(plan, ["train", "--config", str(file), "--timeout", str(start.timeout), *words], environ)

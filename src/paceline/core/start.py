@@ -1,0 +1,104 @@
+"""How a run is started: how many processes on how many nodes, and how they find each other. Never part of a result."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from paceline.core.config import MaybeWhole, Numbers, SettingError, Whole
+from paceline.core.errors import ConfigError
+
+RANKS = Group("Many ranks", sort_key=8)
+NODES = re.compile(r"(\d+)(?::(\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What the user said about processes and nodes; all of it may be left to torchrun, Slurm or mpirun."""
+
+    nproc: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
+    """Ranks to start on this node (threads with --mode dp on a CPU)."""
+    nnodes: Annotated[str, Parameter(group=RANKS)] = "1"
+    """Nodes that take part, each with this command: 2, or 1:4 for as many as there are."""
+    node_rank: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
+    """Number of this node, from 0."""
+    rendezvous: Annotated[str | None, Parameter(group=RANKS)] = None
+    """HOST:PORT where the nodes meet: an address of node 0 and a free port."""
+    max_restarts: Annotated[Whole, Parameter(group=RANKS)] = 0
+    """Times to start all ranks again from the last checkpoint when one fails."""
+    rank: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
+    """Rank of this process, when every rank is started by hand."""
+    world_size: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
+    """Number of ranks, when every rank is started by hand."""
+    init_method: Annotated[str, Parameter(group=RANKS)] = "env://"
+    """Where ranks started by hand meet: tcp://HOST:PORT, file:///shared/path, or env:// (MASTER_ADDR, MASTER_PORT)."""
+    devices: Annotated[Numbers, Parameter(group=RANKS)] = ()
+    """GPUs that this process may use, as in --devices 0,1."""
+    timeout: Annotated[float, Parameter(group=RANKS)] = 600.0
+    """Seconds to wait for another rank before giving up and saying who is missing."""
+
+    def __post_init__(self) -> None:
+        for name in ("nproc", "world_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(name, f"is {value}, but must be at least 1")
+        if not 0 < self.timeout < 10**6:
+            raise SettingError("timeout", f"is {self.timeout}, but must be a number of seconds above 0")
+        _check_nodes(self)
+        _check_by_hand(self)
+
+    @property
+    def node_range(self) -> tuple[int, int]:
+        """The fewest and the most nodes to train on."""
+        match = NODES.fullmatch(self.nnodes)
+        assert match is not None
+        return int(match[1]), int(match[2] or match[1])
+
+    @property
+    def by_hand(self) -> bool:
+        """Tell whether the user starts every rank with a command of its own."""
+        return self.rank is not None
+
+
+START_SETTINGS = tuple(field.name for field in dataclasses.fields(Start))
+
+
+def _check_nodes(start: Start) -> None:
+    match = NODES.fullmatch(start.nnodes)
+    if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
+        raise SettingError("nnodes", f'is "{start.nnodes}", but must be a number such as 2, or a range such as 1:4')
+    nodes = start.node_range[1]
+    if nodes == 1:
+        return
+    if start.rendezvous is None:
+        raise ConfigError(
+            f"--nnodes {start.nnodes} needs to know where the nodes meet",
+            hint="add --rendezvous HOST:PORT with an address of node 0, the same on every node",
+        )
+    if start.rendezvous.count(":") < 1 or not start.rendezvous.rpartition(":")[2].isdigit():
+        raise SettingError("rendezvous", f'is "{start.rendezvous}", but must be HOST:PORT, such as node0:29400')
+    if start.node_rank is not None and not 0 <= start.node_rank < nodes:
+        raise SettingError("node_rank", f"is {start.node_rank}, but nodes go from 0 to {nodes - 1}")
+
+
+def _check_by_hand(start: Start) -> None:
+    if start.rank is None:
+        if start.world_size is not None:
+            raise ConfigError("--world-size is set, but not which rank this is", hint="add --rank 0, 1, …")
+        return
+    if start.world_size is None:
+        raise ConfigError("--rank is set, but not how many ranks there are", hint="add --world-size")
+    if not 0 <= start.rank < start.world_size:
+        raise SettingError("rank", f"is {start.rank}, but ranks go from 0 to {start.world_size - 1}")
+    if not start.init_method.startswith(("env://", "tcp://", "file://")):
+        raise SettingError(
+            "init_method",
+            f'is "{start.init_method}"',
+            hint="use tcp://HOST:PORT, file:///shared/path or env://",
+        )
+    if start.nproc is not None or start.nnodes != "1":
+        raise ConfigError(
+            "--rank starts one rank by hand, --nproc and --nnodes start many", hint="use one or the other"
+        )

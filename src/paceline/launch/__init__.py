@@ -1,0 +1,1 @@
+"""Starting ranks: as processes of torch.distributed.run, without importing torch."""

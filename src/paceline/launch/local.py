@@ -1,0 +1,208 @@
+"""Running the ranks of this node: start them, pass signals on, bring everything down, say what went wrong first."""
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from paceline.core.errors import ExitCode, RanksError
+from paceline.launch.plan import LaunchPlan
+from paceline.records.reports import VARIABLE, Report, read_reports
+
+STDERR = "_PACELINE_STDERR"
+PR_SET_PDEATHSIG = 1
+SECONDS_TO_STOP = 45
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Start the ranks of this node, wait for them, and return the exit code that tells how they ended."""
+    wait_for_meeting(plan)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as name:
+        folder = Path(name)
+        ours = {
+            VARIABLE: name,
+            STDERR: f"/proc/{os.getpid()}/fd/2",
+            "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(plan.threads)),
+            # Without it, ranks that torchrun starts again read addresses of dead ones from its store.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        }
+        with (folder / "torchrun.log").open("wb") as log:
+            agent = subprocess.Popen(
+                plan.command(words),
+                env=dict(environ) | ours,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on once
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - the launcher has no threads
+            )
+            code = _Watch(agent).wait()
+        return conclude(code, read_reports(folder), (folder / "torchrun.log").read_text(errors="replace"))
+
+
+class _Watch:
+    """Waits for torchrun and passes signals on: the first politely, the second Ctrl-C for good."""
+
+    def __init__(self, agent: subprocess.Popen[bytes]) -> None:
+        self._agent = agent
+        self._stopping_since: float | None = None
+
+    def wait(self) -> int:
+        before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
+        try:
+            while True:
+                try:
+                    return self._agent.wait(timeout=1)
+                except subprocess.TimeoutExpired:
+                    self._give_up_if_late()
+        finally:
+            self._end_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:  # torchrun would die of it; its ranks save and stop
+            for child in _children(self._agent.pid):
+                os.kill(child, signal.SIGUSR1)
+            return
+        if self._stopping_since is not None and number == signal.SIGINT:
+            self._end_all()
+            return
+        self._stopping_since = self._stopping_since or time.monotonic()
+        self._agent.terminate()
+
+    def _give_up_if_late(self) -> None:
+        if self._stopping_since is not None and time.monotonic() - self._stopping_since > SECONDS_TO_STOP:
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Leave no process of this launch behind."""
+        try:
+            os.killpg(self._agent.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+def conclude(code: int, reports: list[Report], log: str) -> int:
+    """Say what went wrong first and what followed from it, and return the exit code."""
+    stops = [report for report in reports if report.exit_code > 128]
+    failures = [report for report in reports if report.exit_code <= 128]
+    if code == 0 and not failures:
+        return stops[0].exit_code if stops else ExitCode.FINISHED
+    if not failures:
+        if stops:
+            return stops[0].exit_code
+        _say(_unexplained(log))
+        return ExitCode.FAILED
+    killed = _killed_ranks(log)
+    if killed:  # a rank that was killed leaves no report: what the others saw followed from it
+        _say(killed)
+        for report in failures:
+            _say(f"  then rank {report.rank} on {report.host}: {_first_line(report)}", prefix="")
+        return ExitCode.FAILED
+    _tell(failures)
+    return failures[0].exit_code
+
+
+def _tell(failures: list[Report]) -> None:
+    first = failures[0]
+    if first.trace is None:
+        _say(first.message + (f"\n  hint: {first.hint}" if first.hint else ""))
+    else:
+        where = f" ({first.where.partition(', ')[2]})" if ", " in first.where else ""
+        _say(f"rank {first.rank} on {first.host} failed{where}: {first.message}\n{first.trace.rstrip()}")
+    for report in failures[1:]:
+        if report.message != first.message:
+            _say(f"  then rank {report.rank} on {report.host}: {_first_line(report)}", prefix="")
+
+
+def _first_line(report: Report) -> str:
+    return report.message.splitlines()[0][:200]
+
+
+def _killed_ranks(log: str) -> str | None:
+    """Return a sentence about ranks that a signal ended, from torchrun's summary."""
+    found = re.findall(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", log, re.DOTALL)
+    killed = [(rank, int(number), pid) for rank, number, pid in found if int(number) != signal.SIGTERM]
+    if not killed:
+        return None
+    rank, number, pid = killed[-1]  # torchrun puts the first failure last
+    name = signal.Signals(number).name
+    reason = "; out of memory? see dmesg" if number == signal.SIGKILL else ""
+    return f"rank {rank} on {socket.gethostname()} (process {pid}) was ended by {name}{reason}"
+
+
+def _unexplained(log: str) -> str:
+    """Return what torchrun itself had to say when no rank left word."""
+    if "RendezvousConnectionError" in log or "RendezvousTimeoutError" in log or "DistNetworkError" in log:
+        return "the nodes did not meet: is node 0 running, and is --rendezvous HOST:PORT reachable from every node?"
+    tail = "\n".join(log.strip().splitlines()[-15:])
+    return f"the ranks ended without a word; torchrun said:\n{tail}"
+
+
+def wait_for_meeting(plan: LaunchPlan) -> None:
+    """Make sure that the meeting place is free (on node 0) or answers (on others), or say what is wrong with it."""
+    if plan.rendezvous is None or plan.node_rank is None:
+        return
+    host, _, port = plan.rendezvous.rpartition(":")
+    if plan.node_rank == 0:
+        _refuse_taken(int(port))
+        return
+    deadline = time.monotonic() + plan.timeout
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=2).close()
+        except OSError as cause:
+            if time.monotonic() > deadline:
+                raise RanksError(
+                    f"node {plan.node_rank} waited {plan.timeout:g} s for node 0 at {plan.rendezvous}: {cause}",
+                    hint="start node 0 with the same --rendezvous, and check that the port is open",
+                ) from cause
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _refuse_taken(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as cause:
+            raise RanksError(
+                f"port {port} on {socket.gethostname()} is taken", hint="choose another port in --rendezvous"
+            ) from cause
+
+
+def become_rank(environ: Mapping[str, str]) -> None:
+    """Settle in as a rank of a launcher: go when torchrun goes, and speak where the launcher speaks."""
+    die_with_parent()
+    try:
+        handle = os.open(environ[STDERR], os.O_WRONLY | os.O_APPEND)
+    except (KeyError, OSError):
+        return
+    os.dup2(handle, 2)
+    os.close(handle)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to stop this process in good order when its parent goes, however it goes."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _say(text: str, *, prefix: str = "paceline: ") -> None:
+    print(prefix + text, file=sys.stderr, flush=True)  # noqa: T201 - the launcher speaks for its ranks

@@ -1,0 +1,96 @@
+"""Whether to start ranks, how many and where: worked out before torch is imported."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.core.config import Config
+from paceline.core.errors import ConfigError
+from paceline.core.start import Start
+from paceline.core.units import plural
+from paceline.core.world import World
+from paceline.parallel.detect import in_slurm_task, slurm_meeting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchPlan:
+    """The ranks of one node, and how its launcher meets those of other nodes."""
+
+    nproc: int
+    nnodes: str = "1"
+    node_rank: int | None = None
+    rendezvous: str | None = None
+    max_restarts: int = 0
+    timeout: float = 600.0
+    threads: int
+    """CPU threads of each rank."""
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the torch.distributed.run command whose ranks run `paceline` with these words."""
+        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={self.nproc}"]
+        torchrun += [f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
+        return [*torchrun, *self._meeting(), "-m", "paceline", *words]
+
+    def _meeting(self) -> list[str]:
+        if self.rendezvous is None:
+            return ["--standalone"]
+        host, _, port = self.rendezvous.rpartition(":")
+        if self.node_rank is not None and self.nnodes.isdigit() and not self.max_restarts:
+            fixed = [f"--nnodes={self.nnodes}", f"--node-rank={self.node_rank}"]
+            return [*fixed, f"--master-addr={host}", f"--master-port={port}"]
+        patience = int(self.timeout)
+        conf = f"join_timeout={patience},read_timeout={patience},last_call_timeout=5,is_host={int(self.node_rank == 0)}"
+        if self.node_rank is None:
+            conf = conf.partition(",is_host")[0]
+        meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={self.rendezvous}", f"--rdzv-id=paceline-{port}"]
+        return [f"--nnodes={self.nnodes}", *meeting, f"--rdzv-conf={conf}"]
+
+
+def plan_launch(config: Config, start: Start, world: World, environ: Mapping[str, str]) -> LaunchPlan | None:
+    """Return the ranks to start, or None when this process is itself the rank that trains."""
+    per_node_task = in_slurm_task(environ) and world.told_by == "Slurm" and (start.nproc or 1) > 1
+    if start.by_hand or config.mode in {"single", "dp"} or (world.told_by != "nobody" and not per_node_task):
+        return None
+    nproc = _ranks_here(config, start, environ)
+    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // nproc)
+    common = {"nproc": nproc, "max_restarts": start.max_restarts, "timeout": start.timeout, "threads": threads}
+    if per_node_task:
+        if environ.get("SLURM_NTASKS") != environ.get("SLURM_NNODES"):
+            raise ConfigError(
+                "--nproc starts ranks in every task, but Slurm runs several tasks per node",
+                hint="use srun --ntasks-per-node=1, or drop --nproc to make each task a rank",
+            )
+        meeting = slurm_meeting(environ) if world.size > 1 else None
+        return LaunchPlan(nnodes=str(world.size), node_rank=world.rank, rendezvous=meeting, **common)
+    if nproc == 1 and start.nnodes == "1":
+        return None
+    rendezvous = start.rendezvous if start.node_range[1] > 1 else None
+    return LaunchPlan(nnodes=start.nnodes, node_rank=start.node_rank, rendezvous=rendezvous, **common)
+
+
+def _ranks_here(config: Config, start: Start, environ: Mapping[str, str]) -> int:
+    """Return the ranks for this node: as many as asked for, else one per GPU, else one."""
+    gpus = 0 if config.device == "cpu" else len(start.devices) or count_gpus(environ)
+    if start.nproc is not None and gpus and start.nproc > gpus:
+        raise ConfigError(
+            f"--nproc {start.nproc} asks for more ranks than the {plural(gpus, 'GPU')} there are",
+            hint=f"use --nproc {gpus}, or --device cpu",
+        )
+    if start.nproc is not None:
+        return start.nproc
+    return gpus if gpus and config.device in {"auto", "cuda"} else 1
+
+
+def count_gpus(environ: Mapping[str, str]) -> int:
+    """Return how many GPUs torch would see, without importing it."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in {"", "-1"}])
+    import pynvml  # noqa: PLC0415 - needed only where nobody said which GPUs to use
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return 0

@@ -1,0 +1,133 @@
+"""The ways to spread a model over devices. The mode is data: everything above calls what `spread` returns."""
+
+import contextlib
+import warnings
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from paceline.core.config import Config
+from paceline.core.errors import ConfigError
+from paceline.core.units import plural
+from paceline.core.world import World
+from paceline.parallel.batchnorm import synchronise_batch_norm
+from paceline.parallel.compress import register_compression
+from paceline.parallel.team import Team
+from paceline.parallel.threads import ThreadedParallel
+
+Mode = Literal["single", "dp", "ddp", "fsdp"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeChoice:
+    """Which mode a run uses, over how many devices, and why."""
+
+    mode: Mode
+    devices: int = 1
+    """Devices of this process: more than one only for dp."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.mode} ({self.why})"
+
+
+def choose_mode(config: Config, world: World, *, devices: int) -> ModeChoice:
+    """Settle the mode; `devices` is how many this process has for itself."""
+    asked = config.mode
+    if asked == "auto":
+        mode: Mode = "ddp" if world.size > 1 else "single"
+        return ModeChoice(mode=mode, why=plural(world.size, "rank"))
+    if world.size > 1 and asked in {"single", "dp"}:
+        raise ConfigError(
+            f"--mode {asked} is for one process, but there are {world.size} ranks", hint="use --mode ddp, or start one"
+        )
+    if asked == "dp":
+        return ModeChoice(mode="dp", devices=devices, why=f"asked for, over {plural(devices, 'device')} of one process")
+    if world.size == 1 and asked != "single":
+        return ModeChoice(mode="single", why=f"{asked} with one rank is the same")
+    return ModeChoice(mode=asked, why="asked for")
+
+
+def refuse_unfit(config: Config, choice: ModeChoice) -> None:
+    """Refuse settings that the mode cannot honour."""
+    if choice.mode == "fsdp" and config.ema is not None:
+        raise ConfigError("--ema needs the whole weights on every rank, fsdp has shards", hint="use --mode ddp")
+    if choice.mode == "fsdp" and config.batch_norm == "ghost":
+        raise ConfigError("--batch-norm ghost is not there for fsdp", hint="use --mode ddp, or --batch-norm sync")
+    if choice.mode != "ddp" and config.compress != "none":
+        raise ConfigError(
+            f"--compress {config.compress} compresses what ddp sends, but the mode is {choice}",
+            hint="drop --compress, or start several ranks with --nproc",
+        )
+
+
+def with_batch_norm(model: nn.Module, config: Config, team: Team) -> nn.Module:
+    """Return the model with the batch norm that the settings ask for."""
+    if config.batch_norm == "sync" and team.world.size > 1:
+        return synchronise_batch_norm(model, team)
+    return model
+
+
+def spread(model: nn.Module, config: Config, team: Team, choice: ModeChoice) -> nn.Module:
+    """Return what to call in place of the model. Collective: every rank must call it."""
+    if choice.mode == "ddp":
+        return _distributed(model, config, team)
+    if choice.mode == "fsdp":
+        fully_shard(model)
+    if choice.mode == "dp" and choice.devices > 1:
+        if team.device.type == "cuda":
+            return DataParallel(model, device_ids=list(range(choice.devices)))
+        return ThreadedParallel(model, choice.devices)
+    return model
+
+
+def averages_gradients(module: nn.Module) -> bool:
+    """Tell whether gradients come back averaged over the ranks rather than summed over the batch."""
+    return isinstance(module, DistributedDataParallel | FSDPModule)
+
+
+def without_exchange(module: nn.Module) -> AbstractContextManager[Any]:
+    """Return the context for all but the last part of an accumulated batch: gradients stay on their rank."""
+    if isinstance(module, DistributedDataParallel):
+        return module.no_sync()
+    return _unsynchronised(module) if isinstance(module, FSDPModule) else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _unsynchronised(module: FSDPModule) -> Any:
+    module.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)
+
+
+def _distributed(model: nn.Module, config: Config, team: Team) -> DistributedDataParallel:
+    """Buffers are not broadcast: they are averaged before they are used or saved."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer torch calls it forward_sync_buffers, older does not
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=None if team.device.type == "cpu" else [team.device.index],
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and ":" not in config.model,
+        )
+    if config.compress != "none":
+        register_compression(wrapped, config.compress, team)
+    return wrapped
+
+
+def num_devices(device: torch.device, nproc: int | None) -> int:
+    """Return how many devices a single process may use: threads on a CPU, GPUs otherwise."""
+    if device.type == "cpu":
+        return nproc or 1
+    found = torch.cuda.device_count()
+    if nproc is not None and nproc > found:
+        raise ConfigError(f"--nproc {nproc} asks for more than the {plural(found, 'GPU')} there are")
+    return nproc or found

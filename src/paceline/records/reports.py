@@ -1,0 +1,69 @@
+"""What ranks leave for the launcher that started them: how each of them ended."""
+
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paceline.core.errors import ExitCode, PacelineError
+
+VARIABLE = "_PACELINE_REPORTS"
+"""Names the folder for reports; starts with an underscore because it is no setting."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """The end of one rank."""
+
+    rank: int
+    host: str
+    time: float
+    exit_code: int
+    message: str
+    hint: str | None = None
+    trace: str | None = None
+    """The traceback, for problems that are not explained by their message."""
+    where: str = ""
+    """How far the rank had come."""
+
+
+def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
+    """Leave word of a failure for the launcher; False when there is none to read it."""
+    known = problem if isinstance(problem, PacelineError) else None
+    message = f"{type(problem).__name__}: {problem}" if known is None else known.message
+    return _leave(
+        environ,
+        exit_code=ExitCode.FAILED if known is None else known.exit_code,
+        message=message,
+        hint=None if known is None else known.hint,
+        trace="".join(traceback.format_exception(problem)) if known is None else None,
+        where=" ".join(getattr(problem, "__notes__", [])),
+    )
+
+
+def report_stop(signal: int, environ: Mapping[str, str]) -> bool:
+    """Leave word that the rank stopped in good order because of a signal."""
+    return _leave(environ, exit_code=128 + signal, message="stopped", hint=None, trace=None, where="")
+
+
+def read_reports(folder: Path) -> list[Report]:
+    """Return all reports, the earliest first."""
+    reports = [Report(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
+    return sorted(reports, key=lambda report: report.time)
+
+
+def _leave(environ: Mapping[str, str], **facts: object) -> bool:
+    folder = environ.get(VARIABLE)
+    if folder is None or not Path(folder).is_dir():
+        return False
+    rank = int(environ.get("RANK", "0"))
+    report = Report(rank=rank, host=socket.gethostname(), time=time.time(), **facts)  # pyright: ignore[reportArgumentType]
+    path = Path(folder) / f"{rank}-{os.getpid()}.json"
+    scratch = path.with_suffix(".partial")
+    scratch.write_text(json.dumps(asdict(report)), encoding="utf-8")
+    scratch.replace(path)
+    return True
