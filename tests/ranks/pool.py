@@ -125,9 +125,8 @@ class Ranks:
         ranks, store = self.pool.first(self.world_size), self.pool.new_store()
         try:
             for number, rank in enumerate(ranks):
-                rank.connection.send(
-                    Job(function=function, args=args, rank=number, world_size=self.world_size, store=store)
-                )
+                job = Job(function=function, args=args, rank=number, world_size=self.world_size, store=store)
+                rank.connection.send_bytes(pickle.dumps(job))
             answers = self.collect([rank.connection for rank in ranks])
         except BaseException:
             self.pool.kill()
@@ -168,7 +167,7 @@ class Ranks:
 def receive(connection: Connection, rank: int) -> Any:
     """Return a rank's answer; a rank that died is an error here."""
     try:
-        return connection.recv()
+        return pickle.loads(connection.recv_bytes())
     except EOFError:
         raise RuntimeError(f"rank {rank} died") from None
 
@@ -179,7 +178,7 @@ def serve(connection: Connection) -> None:
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(connection, jobs), daemon=True).start()
     while True:
-        connection.send(answer(jobs.get()))
+        connection.send_bytes(answer(jobs.get()))
 
 
 def listen(connection: Connection, jobs: "queue.SimpleQueue[bytes]") -> None:
@@ -190,14 +189,15 @@ def listen(connection: Connection, jobs: "queue.SimpleQueue[bytes]") -> None:
     os._exit(0)
 
 
-def answer(message: bytes) -> Any:
-    """Do one job and return its result, or its failure."""
+def answer(message: bytes) -> bytes:
+    """Do one job and return its result, or its failure.
+
+    Pickled by hand: where torch is imported, a connection would send tensors through shared memory of the sender.
+    """
     try:
-        result = work(pickle.loads(message))
-        pickle.dumps(result)
+        return pickle.dumps(work(pickle.loads(message)))
     except Exception as error:  # noqa: BLE001 - whatever it is, the test must see it
-        return failure(error)
-    return result
+        return pickle.dumps(failure(error))
 
 
 def failure(error: Exception) -> Failure:
