@@ -1,0 +1,69 @@
+"""Whether all ranks hold the same bits, and if not, which tensor differs on which ranks."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.core.units import count
+from paceline.parallel.team import Team
+
+NUM_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mismatch:
+    """A tensor that is not the same on all ranks."""
+
+    name: str
+    groups: tuple[tuple[int, ...], ...]
+    """Ranks that agree with each other, the largest group first."""
+
+    @property
+    def sides(self) -> str:
+        """Return who stands against whom: "ranks 0,2,3 against rank 1"."""
+        return " against ".join(_ranks(group) for group in self.groups)
+
+
+def check_replicas(named_tensors: Iterable[tuple[str, Tensor]], team: Team) -> list[Mismatch]:
+    """Return the tensors that differ in a bit, shape or type, or are missing. Collective: every rank must call it.
+
+    Sends 64 bits and a name per tensor in one gather. Hashing takes about 1 s per GB on a core with SHA instructions,
+    as much as any hash that torch can compute, and moves tensors of a GPU to the host.
+    """
+    if team.world.size == 1:
+        return []
+    seen = team.gather({name: fingerprint(tensor) for name, tensor in named_tensors})
+    names = dict.fromkeys(name for prints in seen for name in prints)
+    grouped = {name: _agreeing([prints.get(name) for prints in seen]) for name in names}
+    return [Mismatch(name=name, groups=groups) for name, groups in grouped.items() if len(groups) > 1]
+
+
+def describe(mismatches: Sequence[Mismatch], step: int) -> str:
+    """Return in a sentence what differs after a step: the first tensors with the ranks, and how many more."""
+    shown = ", ".join(f"{mismatch.name} ({mismatch.sides})" for mismatch in mismatches[:NUM_SHOWN])
+    more = len(mismatches) - NUM_SHOWN
+    rest = f" and {count(more)} more" if more > 0 else ""
+    return f"the ranks no longer hold the same model after step {count(step)}: {shown}{rest}"
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """Return 64 bits that depend on every bit of a tensor, its shape and its type, but not on its memory layout."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), usedforsecurity=False)
+    digest.update(flat.view(torch.uint8).numpy().data)
+    return int.from_bytes(digest.digest()[:8], "little")
+
+
+def _agreeing(prints: Sequence[int | None]) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks that agree, the largest group first and then the one with the lowest rank."""
+    groups: dict[int | None, list[int]] = {}
+    for rank, bits in enumerate(prints):
+        groups.setdefault(bits, []).append(rank)
+    return tuple(sorted((tuple(group) for group in groups.values()), key=lambda group: (-len(group), group[0])))
+
+
+def _ranks(group: Sequence[int]) -> str:
+    return f"rank {group[0]}" if len(group) == 1 else f"ranks {','.join(map(str, group))}"
