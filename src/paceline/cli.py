@@ -1,5 +1,6 @@
 """Text to config to exit code. The only module that catches our errors and prints them."""
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit code; every known problem becomes a message on stderr."""
     layers = Layers(environ, _files)
     try:
-        return build_app(layers)(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
+        app = build_app(layers, used=words[:1])
+        return app(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
     except CycloptsError as problem:
         error = layers.explain(problem)
         error.hint = error.hint or "paceline --help, or paceline COMMAND --help, lists what there is"
@@ -40,13 +42,12 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _report(problem)
     except KeyboardInterrupt:
         return _report_text("interrupted", ExitCode.INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone, as in `paceline runs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.FINISHED
+    except OSError as problem:
+        return _report_trouble(problem)
 
 
-def build_app(layers: Layers) -> App:
-    """Return the command line; a command's module is imported when the command is used."""
+def build_app(layers: Layers, used: Sequence[str] = ()) -> App:
+    """Return the command line; a command's module is imported when it is used, and then says itself what it does."""
     app = App(
         name="paceline",
         help="Train one PyTorch model the same way on one device, one node or many, and know where the time goes.",
@@ -54,7 +55,7 @@ def build_app(layers: Layers) -> App:
         config=layers,
     )
     for name, (place, sentence) in COMMANDS.items():
-        app.command(place, name=name, help=sentence)
+        app.command(place, name=name, help=None if name in used else sentence)
     return app
 
 
@@ -72,6 +73,16 @@ def _tokens(arguments: Mapping[str, Argument], name: str) -> list:
 def _report(problem: PacelineError) -> int:
     hint = "" if problem.hint is None else f"\n  hint: {problem.hint}"
     return _report_text(f"{problem.message}{hint}", problem.exit_code)
+
+
+def _report_trouble(problem: OSError) -> int:
+    """Explain what the system refused, where the user can do something about it."""
+    if isinstance(problem, BrokenPipeError):  # the reader of our output has gone, as in `paceline runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FINISHED
+    if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return _report_text(f"the disk is full: {problem}", ExitCode.FAILED)
+    raise problem
 
 
 def _report_text(text: str, code: ExitCode) -> int:

@@ -62,10 +62,13 @@ def restore(job: Job, folder: RunFolder, notes: list[str]) -> Progress:
 def open_folder(job: Job, resume: RunFolder | None) -> RunFolder:
     """Make the run folder, or go back to it; write down settings, environment and model. Only the lead calls it."""
     folder = create_run(job.config) if resume is None else resume
-    write_config(job.config.resolved(), folder.config)
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
-    write_json(folder.environment, [*read_environments(folder), environment])
-    folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
+    try:
+        write_config(job.config.resolved(), folder.config)
+        write_json(folder.environment, [*read_environments(folder), environment])
+        folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
+    except OSError as cause:
+        raise RunError(f"cannot write to {folder.path}: {cause.strerror}", hint="choose another --runs-dir") from cause
     return folder
 
 
