@@ -97,7 +97,7 @@ class Run:
         """Return what the trackers need to know."""
         return RunInfo(
             folder=self.folder,
-            config=self.job.config,
+            config=self.job.config.resolved(),
             total_steps=self.job.plan.total_steps,
             steps_per_epoch=self.job.plan.steps_per_epoch,
             first_step=self.progress.step,
