@@ -1,25 +1,14 @@
 """Running the command: in this process where that is enough, as a process of its own where it is not."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import paceline
 from paceline import cli
 from paceline.records.folder import RunFolder
-
-LONGEST = 100
-"""Seconds that a command may take before it counts as hanging."""
-
-
-def child_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a process that is to import the same paceline, wherever it works."""
-    return os.environ | {"PYTHONPATH": str(Path(paceline.__file__).parents[1])} | more
+from tests.conftest import LONGEST
 
 
 class Answer(NamedTuple):
@@ -61,25 +50,6 @@ def train(run):
         return run("train", *model, "--epochs=2", "--threads=1", "--track=none", *words)
 
     return train_here
-
-
-@pytest.fixture
-def start(elsewhere):
-    """Return a function that starts the real command, in a process group of its own."""
-    started = []
-
-    def start_command(*words, **options) -> subprocess.Popen:
-        line = [sys.executable, "-m", "paceline", *map(str, words)]
-        usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": child_environment()}
-        process = subprocess.Popen(line, text=True, start_new_session=True, cwd=elsewhere, **(usual | options))
-        started.append(process)
-        return process
-
-    yield start_command
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, 9)
-            process.wait(LONGEST)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import torch
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics, summarise
-from tests.cli.conftest import LONGEST, child_environment
+from tests.conftest import LONGEST, child_environment
 
 SMALL = ("train", "--model=mlp", "--threads=1", "--track=none")
 
