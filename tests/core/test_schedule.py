@@ -16,7 +16,7 @@ STEPS = 10
 
 def lr_plan(epochs=10, batch=128, **settings):
     config = Config(epochs=epochs, global_batch=batch, **settings)
-    return LrPlan(config=config, plan=BatchPlan.make(config, images=batch * STEPS, world_size=1))
+    return LrPlan.make(config, BatchPlan.make(config, images=batch * STEPS, world_size=1))
 
 
 def test_constant_stays():
@@ -92,7 +92,7 @@ def test_the_rate_scales_with_the_global_batch(scaling, batch, peak):
 
 
 def test_scaling_is_relative_to_the_reference_batch():
-    assert lr_plan(lr=0.1, batch=256, lr_scaling="linear", reference_batch=512).scale == 0.5
+    assert lr_plan(lr=0.1, batch=256, lr_scaling="linear", reference_batch=512).peak == 0.05
 
 
 def test_the_plan_shows_the_arithmetic_in_one_line():
