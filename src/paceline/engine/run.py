@@ -4,7 +4,7 @@ from paceline.core.errors import CheckpointError, DivergedError
 from paceline.core.metrics import Score
 from paceline.core.units import duration
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
-from paceline.engine.clock import EVALUATE, Clock
+from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate
 from paceline.engine.header import header
 from paceline.engine.job import Job
@@ -60,6 +60,7 @@ class Run:
         """Run the loop; whatever happens, a checkpoint that is being written gets finished."""
         training = Training(self.job, self.progress, self.team, self.recorder, clock=self.clock)
         self.note(State.TRAINING)
+        self.clock.lap(START)
         try:
             return training.run(stop, self.save)
         except DivergedError as problem:
