@@ -94,6 +94,7 @@ def test_a_terminal_gets_a_bar_and_the_lines_that_matter(start):
     assert len(re.findall(r"epoch \d/2  train loss [^\r\n]+images/s", seen)) == 2
     assert "finished in" in seen
     assert "step 2/22" not in seen  # the bar says it
+    assert "epoch 0/2" not in seen
     assert text.endswith("\x1b[?25h\r\x1b[1A\x1b[2K")  # the cursor is back, and the line of the bar is empty
 
 
