@@ -1,16 +1,22 @@
 """What all tests share: one thread, an environment without settings, and tiny runs in a folder of their own."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import paceline
 from paceline.core.config import Config
 from paceline.records.folder import RunFolder
 
-LONGEST_WAIT = 60
+settings.register_profile("paceline", deadline=None)  # no wall-clock time decides a test
+settings.load_profile("paceline")
+
+LONGEST = 100
 """Seconds after which a wait is a failure; nothing is ever expected to take so long."""
 FOREIGN = ("PACELINE_", "WANDB_", "SLURM_")
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -69,12 +75,36 @@ def wait_until():
     """Return a function that polls a condition, and fails when it does not come true in a long while."""
 
     def wait(condition, what):
-        deadline = time.monotonic() + LONGEST_WAIT
+        deadline = time.monotonic() + LONGEST
         while not condition():
             assert time.monotonic() < deadline, f"waited in vain for: {what}"
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+def start(elsewhere):
+    """Return a function that starts the real command, in a process group of its own."""
+    started = []
+
+    def start_command(*words, **options) -> subprocess.Popen:
+        line = [sys.executable, "-m", "paceline", *map(str, words)]
+        usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": child_environment()}
+        process = subprocess.Popen(line, text=True, start_new_session=True, cwd=elsewhere, **(usual | options))
+        started.append(process)
+        return process
+
+    yield start_command
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            process.wait(LONGEST)
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """Return the environment of a process that is to import the same paceline, wherever it works."""
+    return os.environ | {"PYTHONPATH": str(Path(paceline.__file__).parents[1])} | more
 
 
 def make_small_config(runs_dir: Path, **settings) -> Config:

@@ -1,5 +1,6 @@
 """Text to config to exit code. The only module that catches our errors and prints them."""
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,24 +34,19 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit code; every known problem becomes a message on stderr."""
     layers = Layers(environ, _files)
     try:
-        return build_app(layers)(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
-    except (CycloptsError, SettingError) as problem:
-        return _report(layers.explain(problem), environ)
-    except PacelineError as problem:
-        return _report(problem, environ)
+        app = build_app(layers, used=words[:1])
+        return app(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
     except KeyboardInterrupt:
         return _say("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `paceline runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FINISHED
-    except Exception as problem:
-        if report_failure(problem, environ):  # the launcher shows it, once, with the others in order
-            return ExitCode.FAILED
-        raise
+    except Exception as problem:  # noqa: BLE001 - raised again unless someone explains it
+        return _report(_explained(problem, layers), environ)
 
 
-def build_app(layers: Layers) -> App:
-    """Return the command line; a command's module is imported when the command is used."""
+def build_app(layers: Layers, used: Sequence[str] = ()) -> App:
+    """Return the command line; a command's module is imported when it is used, and then says itself what it does."""
     app = App(
         name="paceline",
         help="Train one PyTorch model the same way on one device, one node or many, and know where the time goes.",
@@ -58,7 +54,7 @@ def build_app(layers: Layers) -> App:
         config=layers,
     )
     for name, (place, sentence) in COMMANDS.items():
-        app.command(place, name=name, help=sentence)
+        app.command(place, name=name, help=None if name in used else sentence)
     return app
 
 
@@ -73,11 +69,30 @@ def _tokens(arguments: Mapping[str, Argument], name: str) -> list:
     return list(arguments[name].tokens) if name in arguments else []
 
 
-def _report(problem: PacelineError, environ: Mapping[str, str]) -> int:
+def _explained(problem: Exception, layers: Layers) -> Exception:
+    """Return what the user can do something about as one of our errors, and everything else as it is."""
+    match problem:
+        case SettingError():
+            return layers.explain(problem)
+        case CycloptsError():
+            error = layers.explain(problem)
+            error.hint = error.hint or "paceline --help, or paceline COMMAND --help, lists what there is"
+            return error
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return PacelineError(f"the disk is full: {problem}")
+        case _:
+            return problem
+
+
+def _report(problem: Exception, environ: Mapping[str, str]) -> int:
+    """Tell the launcher, which shows the failures of all ranks in order, or else the user."""
+    code = problem.exit_code if isinstance(problem, PacelineError) else ExitCode.FAILED
     if report_failure(problem, environ):
-        return problem.exit_code
+        return code
+    if not isinstance(problem, PacelineError):
+        raise problem
     hint = "" if problem.hint is None else f"\n  hint: {problem.hint}"
-    return _say(f"{problem.message}{hint}", problem.exit_code)
+    return _say(f"{problem.message}{hint}", code)
 
 
 def _say(text: str, code: ExitCode) -> int:

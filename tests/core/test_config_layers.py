@@ -118,7 +118,7 @@ def test_the_environment_reads_lists_and_booleans_too():
 
 
 def test_an_unknown_flag_is_refused_with_the_nearest(capsys):
-    assert refusal(capsys, ["--modle", "mlp"]) == ("Unknown option: --modle. Did you mean --model?", HELP)
+    assert refusal(capsys, ["--epocs", "3"]) == ("Unknown option: --epocs. Did you mean --epochs?", HELP)
 
 
 def test_an_unknown_key_names_file_and_nearest(capsys, file):
@@ -288,6 +288,9 @@ FREE = {
     "run": folder | st.sampled_from(["none", "null", "1", "true", "a b"]), "runs_dir": text.map(Path),
     "track": st.lists(st.sampled_from(CHOICES_OF_TRACK), unique=True).map(tuple), "log_every": whole,
     "eval_every": interval, "save_every": interval, "keep": whole, "save_async": st.booleans(),
+    "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": whole,
+    "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,
+    "compress": st.sampled_from(["none", "fp16", "bf16", "powersgd"]),
 }  # fmt: skip
 BOUND = {"global_batch", "accumulate", "schedule", "milestones"}
 

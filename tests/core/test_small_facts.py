@@ -87,8 +87,9 @@ def test_the_nearest_name_ignores_case_and_gives_up_when_nothing_is_close():
     assert nearest("xyz", ["resnet20", "mlp"]) is None
 
 
-def test_a_name_that_was_cut_short_finds_the_one_it_begins():
-    assert nearest("resnet2", ["resnet20", "resnet32"]) == "resnet20"
+@pytest.mark.parametrize("name", ["resnet2", "resnet2O", "resnet21"])
+def test_among_equals_the_nearest_name_begins_like_what_was_typed(name):
+    assert nearest(name, ["resnet32", "resnet20", "resnet110", "resnet52"]) == "resnet20"
 
 
 def test_a_suggestion_names_the_nearest_then_all():

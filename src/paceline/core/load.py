@@ -6,13 +6,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tomli_w
-from cyclopts import App, Argument, ArgumentCollection, CoercionError, CycloptsError, Parameter, Token
+from cyclopts import (
+    App,
+    Argument,
+    ArgumentCollection,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    Token,
+)
+from cyclopts import UnusedCliTokensError as UnusedError
 
 from paceline.core.config import SETTINGS, Config, SettingError, flag
 from paceline.core.errors import ConfigError
 from paceline.core.interval import Interval
 from paceline.core.names import suggestion
-from paceline.core.start import START_SETTINGS, Start
+from paceline.core.start import START_SETTINGS
 
 PREFIX = "PACELINE_"
 KNOWN = (*SETTINGS, *START_SETTINGS)
@@ -54,12 +64,10 @@ class Layers:
             place = self._places.get(problem.setting)
             return SettingError(problem.setting, problem.problem, place=place, hint=problem.hint)
         if not isinstance(problem, CoercionError) or problem.token is None or problem.argument is None:
-            return ConfigError(
-                str(problem).strip(), hint="paceline --help, or paceline COMMAND --help, lists what there is"
-            )
+            return ConfigError(_sentence(problem))
         setting = problem.argument.name.removeprefix("--").replace("-", "_")
         place = self._places.get(setting, flag(setting))
-        return ConfigError(f'{place}: expected {_expected(setting)}, got "{problem.token.value}"')
+        return ConfigError(f'{place}: expected {_expected(problem.argument.hint)}, got "{problem.token.value}"')
 
     def _fill(self, by_name: Mapping[str, Argument], values: dict[str, Any], place: Callable[[str], str]) -> None:
         for key, value in values.items():
@@ -91,9 +99,20 @@ def write_config(config: Config, path: Path) -> None:
     path.write_text(tomli_w.dumps(config.as_dict()), encoding="utf-8")
 
 
-def _expected(setting: str) -> str:
+def _sentence(problem: CycloptsError) -> str:
+    """Say what is wrong with the words of the command line."""
+    command = " ".join(problem.command_chain or ["paceline"])
+    if isinstance(problem, UnusedError) and problem.unused_tokens:
+        return f'{command} does not take "{problem.unused_tokens[0]}"'
+    if isinstance(problem, MissingArgumentError) and problem.argument is not None:
+        name = problem.argument.name
+        is_flag = problem.keyword is not None or not problem.argument.required
+        return f"{problem.keyword or name} needs a value" if is_flag else f"{command} needs {name.strip('-').upper()}"
+    return str(problem).strip()
+
+
+def _expected(hint: Any) -> str:
     """Say what a setting takes, from its type."""
-    hint: Any = (get_type_hints(Config) | get_type_hints(Start)).get(setting)
     options = [option for option in get_args(hint) if option is not type(None)]
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(options)
@@ -126,7 +145,9 @@ def _from_file(file: Path) -> dict[str, Any]:
     settings = {key.replace("-", "_"): value for key, value in values.items()}
     for key, value in settings.items():
         if isinstance(value, list) and get_origin(get_type_hints(Config)[key]) is not tuple:
-            raise ConfigError(f'{file}: {key}: expected {_expected(key)}, got "{", ".join(map(str, value))}"')
+            raise ConfigError(
+                f'{file}: {key}: expected {_expected(get_type_hints(Config)[key])}, got "{", ".join(map(str, value))}"'
+            )
     return settings
 
 

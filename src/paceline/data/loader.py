@@ -1,6 +1,9 @@
 """Batches in the order asked for, prepared here or ahead of time by worker processes: the result is the same."""
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from torch.utils.data import DataLoader, Dataset
 
@@ -31,11 +34,28 @@ def _load_ahead(split: Split, requests: Sequence[Request], *, workers: int, pin:
         num_workers=min(workers, len(requests)),
         pin_memory=pin,
         persistent_workers=False,
+        worker_init_fn=_leave_stopping_to_the_rank,
     )
     for batch in loader:
         if isinstance(batch, Exception):
             raise batch
         yield batch
+
+
+def _leave_stopping_to_the_rank(_worker: int) -> None:
+    """Let the first signal pass: Slurm and Ctrl-C signal every process, but the rank still needs the step's batches.
+
+    The second ends the worker at once: it comes from a rank that has waited for it in vain.
+    """
+    seen: list[int] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if seen:
+            os._exit(128 + number)
+        seen.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
 
 
 class _Fetcher(Dataset[Batch | Exception]):

@@ -2,9 +2,9 @@
 
 import time
 
-PHASES = ("data", "forward", "backward", "update", "evaluate", "save", "record")
+PHASES = ("data", "forward", "backward", "update", "evaluate", "save", "record", "start")
 TRAINING_PHASES = PHASES[:4]
-DATA, FORWARD, BACKWARD, UPDATE, EVALUATE, SAVE, RECORD = range(len(PHASES))
+DATA, FORWARD, BACKWARD, UPDATE, EVALUATE, SAVE, RECORD, START = range(len(PHASES))
 
 
 class Clock:

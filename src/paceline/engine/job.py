@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from paceline.core.config import Config
+from paceline.core.errors import RunError
 from paceline.core.keys import mix
 from paceline.core.plan import BatchPlan
 from paceline.core.schedule import LrPlan
@@ -91,6 +92,7 @@ class Job:
 
     def restore(self, state: dict[str, Any]) -> Progress:
         """Take over the contents of a checkpoint, and return how far it had come."""
+        check_fit(self.model, state["model"], name=self.config.model)
         restore_model(self.model, state["model"])
         restore_optimizer(self.optimizer, self.model, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
@@ -132,6 +134,23 @@ def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Mo
     model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
     check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
     return model.to(device).to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
+
+
+def check_fit(model: nn.Module, saved: dict[str, torch.Tensor], *, name: str) -> None:
+    """Refuse weights of another model, as when the user's code has changed since they were saved."""
+    shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    saved_shapes = {key: tuple(value.shape) for key, value in saved.items()}
+    for key in [*shapes, *saved_shapes]:
+        if shapes.get(key) != saved_shapes.get(key):
+            here, there = (_shape_text(found.get(key)) for found in (shapes, saved_shapes))
+            raise RunError(
+                f"the checkpoint is of another model: {key} {there} in the checkpoint, but {here} in {name}",
+                hint="give the model back its old code, or start another run",
+            )
+
+
+def _shape_text(shape: tuple[int, ...] | None) -> str:
+    return "does not exist" if shape is None else f"is {'×'.join(map(str, shape)) or 'a number'}"
 
 
 def memory_format(config: Config, model: nn.Module) -> torch.memory_format:

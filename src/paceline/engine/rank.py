@@ -99,16 +99,15 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[str]) -> Progre
 def open_folder(job: Job, resume: RunFolder | None, world: World) -> RunFolder:
     """Make the run folder, or go back to it; write down settings, environment and model. Only the lead calls it."""
     folder = create_run(job.config) if resume is None else resume
-    write_config(job.config.resolved(), folder.config)
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
-    environment |= {
-        "launch": world.launch_id,
-        "world_size": world.size,
-        "told_by": world.told_by,
-        "mode": str(job.choice),
-    }
-    write_json(folder.environment, [*read_environments(folder), environment])
-    folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
+    environment |= {"launch": world.launch_id, "told_by": world.told_by}
+    environment |= {"world_size": world.size, "mode": str(job.choice)}
+    try:
+        write_config(job.config.resolved(), folder.config)
+        write_json(folder.environment, [*read_environments(folder), environment])
+        folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
+    except OSError as cause:
+        raise RunError(f"cannot write to {folder.path}: {cause.strerror}", hint="choose another --runs-dir") from cause
     return folder
 
 

@@ -4,7 +4,7 @@ from paceline.core.errors import CheckpointError, DivergedError, RanksError
 from paceline.core.metrics import Score
 from paceline.core.units import duration
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
-from paceline.engine.clock import EVALUATE, Clock
+from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate
 from paceline.engine.header import header
 from paceline.engine.job import Job
@@ -61,6 +61,7 @@ class Run:
         """Run the loop; whatever happens, a checkpoint that is being written gets finished."""
         training = Training(self.job, self.progress, self.team, self.recorder, clock=self.clock)
         self.note(State.TRAINING)
+        self.clock.lap(START)
         try:
             return training.run(stop, save=self.save, check=self.check_replicas)
         except DivergedError as problem:
@@ -115,7 +116,7 @@ class Run:
         """Return what the trackers need to know."""
         return RunInfo(
             folder=self.folder,
-            config=self.job.config,
+            config=self.job.config.resolved(),
             total_steps=self.job.plan.total_steps,
             steps_per_epoch=self.job.plan.steps_per_epoch,
             first_step=self.progress.step,

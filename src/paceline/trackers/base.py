@@ -1,6 +1,7 @@
 """What a tracker is, and how a failing one is kept from stopping the run."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,8 +58,12 @@ class Guarded:
         self._try(self._tracker.record, entry)
 
     def close(self, result: RunResult | None) -> None:
-        """Finish."""
-        self._try(self._tracker.close, result)
+        """Finish; a tracker that has failed lets go of its files all the same."""
+        if self._works:
+            self._try(self._tracker.close, result)
+            return
+        with suppress(Exception):
+            self._tracker.close(result)
 
     def _try(self, method: Callable[[Any], None], argument: Any) -> None:
         if not self._works:

@@ -68,7 +68,7 @@ class Live:
             self._bar = None
 
     def _move(self, step: int, epoch: int, score: Score, images_per_s: float) -> None:
-        bar = self._bar or self._start()
+        bar = self._bar or self._start(epoch)
         first = (epoch - 1) * self._run.steps_per_epoch
         total = min(self._run.steps_per_epoch, self._run.total_steps - first)
         if epoch != self._epoch:
@@ -77,7 +77,7 @@ class Live:
         text = f"loss {score.loss:.4f}  acc {percent(score.top1)}  {rate(images_per_s)} images/s"
         bar.update(self._task, completed=step - first, epoch=epoch, text=text, refresh=True)
 
-    def _start(self) -> Any:
+    def _start(self, epoch: int) -> Any:
         from rich import progress  # noqa: PLC0415 - see open
 
         epochs = -(-self._run.total_steps // self._run.steps_per_epoch)
@@ -91,7 +91,7 @@ class Live:
             auto_refresh=False,
             transient=True,
         )
-        self._task = bar.add_task("train", total=self._run.steps_per_epoch, epoch=0, text="")
+        self._task = bar.add_task("train", total=self._run.steps_per_epoch, epoch=epoch, text="")
         bar.start()
         self._bar = bar
         return bar

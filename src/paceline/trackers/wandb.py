@@ -4,7 +4,10 @@ import os
 import secrets
 from collections.abc import Callable
 from importlib.util import find_spec
+from netrc import NetrcParseError, netrc
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from paceline.core.errors import ConfigError
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
@@ -30,9 +33,11 @@ class WandB:
         known_id = run.folder.wandb_id.read_text(encoding="utf-8").strip() if run.folder.wandb_id.exists() else None
         identity = known_id or secrets.token_hex(4)
         run.folder.wandb_id.write_text(identity + "\n", encoding="utf-8")
-        mode: Any = os.environ.get("WANDB_MODE") or ("online" if _has_key() else "offline")
+        asked = os.environ.get("WANDB_MODE")
+        mode: Any = asked or ("online" if _has_key() else "offline")
         if mode == "offline":
-            self._say(f"wandb: no key found, so it writes to {run.folder.path / 'wandb'}; wandb sync sends it later")
+            why = "WANDB_MODE is offline" if asked else "no key found"
+            self._say(f"wandb: {why}, so it writes to {run.folder.path / 'wandb'}; wandb sync sends it later")
         self._run = wandb.init(
             project=run.config.run_name,
             name=run.folder.name,
@@ -58,8 +63,11 @@ class WandB:
 
 def _has_key() -> bool:
     """Tell whether W&B would know who we are, without asking the network."""
-    if os.environ.get("WANDB_API_KEY"):
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    import wandb  # noqa: PLC0415 - see open
-
-    return bool(wandb.api.api_key)
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        return host is not None and netrc(file).authenticators(host) is not None
+    except (OSError, NetrcParseError):
+        return False

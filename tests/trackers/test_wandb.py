@@ -1,0 +1,112 @@
+"""Weights & Biases, really run, offline: no account, no network, no secret."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline.records.folder import RunFolder
+from tests.conftest import make_small_config
+
+wandb = pytest.importorskip("wandb")
+
+BLOCK = 1 << 15
+WHOLE, LAST = 1, 4
+SECRETS = {"AWS_SECRET_ACCESS_KEY": "planted-aws-secret", "OPENAI_API_KEY": "planted-openai-secret"}
+
+
+@pytest.fixture
+def no_account(elsewhere, monkeypatch):
+    """Hide whatever W&B knows about the user."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(elsewhere / "home"))
+    monkeypatch.setenv("NETRC", str(elsewhere / "home" / "netrc"))
+    (elsewhere / "home").mkdir()
+    return elsewhere
+
+
+def offline_records(folder: RunFolder) -> dict[str, list]:
+    """Return the history rows that W&B wrote, by the name of the offline run."""
+    from wandb.proto import wandb_internal_pb2
+
+    proto: Any = wandb_internal_pb2
+    found = {}
+    for file in sorted(folder.path.glob("wandb/offline-run-*/run-*.wandb")):
+        records = [proto.Record.FromString(data) for data in log_entries(file.read_bytes())]
+        rows = [record.history.item for record in records if record.WhichOneof("record_type") == "history"]
+        found[file.parent.name] = [
+            {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in rows
+        ]
+    return found
+
+
+def log_entries(data: bytes):
+    """Yield the entries of a .wandb file: a LevelDB log behind a header of 7 bytes, in blocks of 32 KiB."""
+    place, entry = 7, b""
+    while place + 7 <= len(data):
+        if (left := BLOCK - place % BLOCK) < 7:
+            place += left
+            continue
+        _checksum, length, part = struct.unpack_from("<IHB", data, place)
+        entry += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if part in {WHOLE, LAST}:
+            yield entry
+            entry = b""
+
+
+def test_without_a_key_it_writes_offline_says_so_and_goes_on_under_the_same_id(
+    no_account, capfd, monkeypatch, one_thread
+):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    result = paceline.train(make_small_config(Path("runs"), track=("wandb",), log_every=4))
+    folder = RunFolder(result.folder)
+    out, err = capfd.readouterr()
+    assert f"wandb: no key found, so it writes to {folder.path}/wandb; wandb sync sends it later\n" in out
+    assert (err, "warning" in out) == ("", False)
+    identity = folder.wandb_id.read_text().strip()
+    (first,) = offline_records(folder).items()
+    assert first[0].endswith(identity)
+    assert [row["_step"] for row in first[1] if "loss/train" in row] == [4, 8, 11, 12, 16, 20, 22]
+    names = {"loss/train", "acc1/train", "acc5/train", "loss/val", "acc1/val", "acc5/val", "lr", "images_per_s"}
+    assert names <= {name for row in first[1] for name in row}
+
+    paceline.train(make_small_config(Path("runs"), track=("wandb",), log_every=4, epochs=3), resume=folder.path)
+    assert folder.wandb_id.read_text().strip() == identity
+    second = {name: rows for name, rows in offline_records(folder).items() if name != first[0]}
+    ((name, rows),) = second.items()
+    assert name.endswith(identity)
+    assert [row["_step"] for row in rows if "loss/train" in row] == [24, 28, 32, 33]
+    for path in folder.path.rglob("*"):
+        assert not path.is_file() or b"planted-" not in path.read_bytes(), path
+
+
+def test_a_key_is_looked_for_where_wandb_keeps_it(no_account, monkeypatch):
+    from paceline.trackers.wandb import _has_key
+
+    assert not _has_key()
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    assert _has_key()
+    monkeypatch.delenv("WANDB_API_KEY")
+    netrc = no_account / "home" / "netrc"
+    netrc.write_text("machine elsewhere.org login user password " + "x" * 40)
+    netrc.chmod(0o600)
+    assert not _has_key()
+    netrc.write_text("machine api.wandb.ai login user password " + "x" * 40)
+    assert _has_key()
+
+
+def test_the_mode_of_the_environment_is_respected(no_account, capfd, monkeypatch, small_run):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    folder = RunFolder(small_run(track=("wandb",)).folder)
+    assert "wandb" not in capfd.readouterr().out
+    assert offline_records(folder) == {}
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder = RunFolder(small_run(track=("wandb",)).folder)
+    assert f"wandb: WANDB_MODE is offline, so it writes to {folder.path}/wandb;" in capfd.readouterr().out
+    assert len(offline_records(folder)) == 1
