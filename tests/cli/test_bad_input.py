@@ -201,7 +201,7 @@ def test_a_loss_that_is_not_finite(train, run):
 
 
 def test_a_flag_or_a_word_too_many_or_too_few(run):
-    assert run("train", "--modle=mlp").message == "Unknown option: --modle. Did you mean --model?"
+    assert run("train", "--epocs=3").message == "Unknown option: --epocs. Did you mean --epochs?"
     assert run("train", "mlp").message == 'train does not take "mlp"'
     assert run("train", "--epochs").message == "--epochs needs a value"
     assert run("eval").message == "eval needs RUN"
