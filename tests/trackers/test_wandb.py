@@ -29,19 +29,31 @@ def no_account(elsewhere, monkeypatch):
     return elsewhere
 
 
-def offline_records(folder: RunFolder) -> dict[str, list]:
-    """Return the history rows that W&B wrote, by the name of the offline run."""
+@pytest.fixture
+def offline_rows(wait_until):
+    """Return a function that gives the history rows that W&B wrote, by the name of the offline run."""
     from wandb.proto import wandb_internal_pb2
 
     proto: Any = wandb_internal_pb2
-    found = {}
-    for file in sorted(folder.path.glob("wandb/offline-run-*/run-*.wandb")):
+
+    def read(file):
         records = [proto.Record.FromString(data) for data in log_entries(file.read_bytes())]
-        rows = [record.history.item for record in records if record.WhichOneof("record_type") == "history"]
-        found[file.parent.name] = [
-            {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in rows
-        ]
-    return found
+        return [(record.WhichOneof("record_type"), record) for record in records]
+
+    def rows_of(folder: RunFolder) -> dict[str, list]:
+        files = sorted(folder.path.glob("wandb/offline-run-*/run-*.wandb"))
+        found = {}
+        for file in files:  # W&B's own process may still be writing when the run has finished
+            wait_until(lambda file=file: "exit" in dict(read(file)), f"the end of {file}")
+            items = [record.history.item for kind, record in read(file) if kind == "history"]
+            found[file.parent.name] = [{name_of(item): json.loads(item.value_json) for item in row} for row in items]
+        return found
+
+    return rows_of
+
+
+def name_of(item) -> str:
+    return item.key or "/".join(item.nested_key)
 
 
 def log_entries(data: bytes):
@@ -60,7 +72,7 @@ def log_entries(data: bytes):
 
 
 def test_without_a_key_it_writes_offline_says_so_and_goes_on_under_the_same_id(
-    no_account, capfd, monkeypatch, one_thread
+    no_account, capfd, monkeypatch, one_thread, offline_rows
 ):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
@@ -70,7 +82,7 @@ def test_without_a_key_it_writes_offline_says_so_and_goes_on_under_the_same_id(
     assert f"wandb: no key found, so it writes to {folder.path}/wandb; wandb sync sends it later\n" in out
     assert (err, "warning" in out) == ("", False)
     identity = folder.wandb_id.read_text().strip()
-    (first,) = offline_records(folder).items()
+    (first,) = offline_rows(folder).items()
     assert first[0].endswith(identity)
     assert [row["_step"] for row in first[1] if "loss/train" in row] == [4, 8, 11, 12, 16, 20, 22]
     names = {"loss/train", "acc1/train", "acc5/train", "loss/val", "acc1/val", "acc5/val", "lr", "images_per_s"}
@@ -78,7 +90,7 @@ def test_without_a_key_it_writes_offline_says_so_and_goes_on_under_the_same_id(
 
     paceline.train(make_small_config(Path("runs"), track=("wandb",), log_every=4, epochs=3), resume=folder.path)
     assert folder.wandb_id.read_text().strip() == identity
-    second = {name: rows for name, rows in offline_records(folder).items() if name != first[0]}
+    second = {name: rows for name, rows in offline_rows(folder).items() if name != first[0]}
     ((name, rows),) = second.items()
     assert name.endswith(identity)
     assert [row["_step"] for row in rows if "loss/train" in row] == [24, 28, 32, 33]
@@ -101,12 +113,12 @@ def test_a_key_is_looked_for_where_wandb_keeps_it(no_account, monkeypatch):
     assert _has_key()
 
 
-def test_the_mode_of_the_environment_is_respected(no_account, capfd, monkeypatch, small_run):
+def test_the_mode_of_the_environment_is_respected(no_account, capfd, monkeypatch, small_run, offline_rows):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     folder = RunFolder(small_run(track=("wandb",)).folder)
     assert "wandb" not in capfd.readouterr().out
-    assert offline_records(folder) == {}
+    assert offline_rows(folder) == {}
     monkeypatch.setenv("WANDB_MODE", "offline")
     folder = RunFolder(small_run(track=("wandb",)).folder)
     assert f"wandb: WANDB_MODE is offline, so it writes to {folder.path}/wandb;" in capfd.readouterr().out
-    assert len(offline_records(folder)) == 1
+    assert len(offline_rows(folder)) == 1
