@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,19 +17,20 @@ from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.clock import Clock
 from paceline.engine.header import warnings
+from paceline.engine.heartbeat import silence_explained
 from paceline.engine.job import Job, build_job
 from paceline.engine.run import Run
-from paceline.engine.signals import stop_on_signals
+from paceline.engine.signals import StopRequest, stop_on_signals
 from paceline.engine.state import Progress
 from paceline.models.table import layer_table
 from paceline.parallel.device import choose_device, describe_device, set_threads
 from paceline.parallel.network import choose_interface
 from paceline.parallel.team import Team, join
-from paceline.records.entries import RunResult, State
+from paceline.records.entries import RunResult
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below
 from paceline.records.reader import read_environments
-from paceline.records.writer import write_json, write_rank
+from paceline.records.writer import write_json
 
 ALONE = Start()
 MACHINE_SETTINGS = frozenset({"data_dir", "device", "threads", "runs_dir", "workers"})
@@ -38,23 +40,40 @@ def run_rank(
     config: Config, world: World, *, start: Start = ALONE, resume: RunFolder | None = None, show_table: bool = False
 ) -> RunResult:
     """Live through a run as one of its ranks, and return how it ended. Collective: every rank must call it."""
-    clock = Clock()
     device = choose_device(config.device, world)
     set_threads(config.threads, world)
     choose_interface(world, os.environ)
     with stop_on_signals() as stop, join(world, device, timeout=start.timeout) as team:
-        team.agree(shared_facts(config))
-        job = build_job(config, team, nproc=start.nproc)
-        restarted = team.any(world.attempt > 0)  # the nodes of an elastic job count their restarts apart
-        if restarted and resume is None and team.is_lead:
-            resume = interrupted_run(config, world)
-        resume = team.from_lead(resume)
-        notes: list[str] = []
-        progress = Progress() if resume is None else restore(job, team, resume, notes)
-        folder = team.from_lead(open_folder(job, resume, world) if team.is_lead else RunFolder(config.runs_dir))
-        with failure_noted(folder, world, progress), quiet_unless_lead(folder, world):
+        return Beginning(config, team, start).run(stop, resume, show_table=show_table)
+
+
+class Beginning:
+    """From settings to a run that trains, once the ranks have met."""
+
+    def __init__(self, config: Config, team: Team, start: Start) -> None:
+        self.config = config
+        self.team = team
+        self.start = start
+        self.notes: list[str] = []
+
+    def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
+        """Agree, build, restore, train. Collective: every rank must call it."""
+        clock, team = Clock(), self.team
+        team.agree(shared_facts(self.config))
+        job = build_job(self.config, team, nproc=self.start.nproc)
+        resume = self.whether_to_resume(resume)
+        progress = Progress() if resume is None else restore(job, team, resume, self.notes)
+        folder = team.from_lead(open_folder(job, resume, team.world) if team.is_lead else RunFolder(Path()))
+        with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
-            return run.live(stop, [*notes, *warnings(job)], show_table=show_table)
+            return run.live(stop, [*self.notes, *warnings(job)], show_table=show_table)
+
+    def whether_to_resume(self, resume: RunFolder | None) -> RunFolder | None:
+        """Return the run to go on with: the one asked for, or after a restart the one begun. Collective."""
+        restarted = self.team.any(self.team.world.attempt > 0)  # nodes of an elastic job count their restarts apart
+        if restarted and resume is None and self.team.is_lead:
+            resume = interrupted_run(self.config, self.team.world)
+        return self.team.from_lead(resume)
 
 
 def shared_facts(config: Config) -> dict[str, Any]:
@@ -112,27 +131,12 @@ def open_folder(job: Job, resume: RunFolder | None, world: World) -> RunFolder:
 
 
 @contextmanager
-def failure_noted(folder: RunFolder, world: World, progress: Progress) -> Iterator[None]:
-    """Leave word in the rank's state file when the block fails."""
-    path = folder.rank(world.rank)
-    path.parent.mkdir(parents=True, exist_ok=True)  # on a node of its own disk only the lead has made it
-    write_rank(path, world, State.READY, step=progress.step)
-    try:
-        yield
-    except BaseException as problem:
-        problem.add_note(f"rank {world.rank} on {world.host}, after step {progress.step}")
-        detail = f"{type(problem).__name__}: {problem}"
-        with suppress(OSError):  # a full disk must not hide why the run failed
-            write_rank(path, world, State.FAILED, step=progress.step, detail=detail)
-        raise
-
-
-@contextmanager
 def quiet_unless_lead(folder: RunFolder, world: World) -> Iterator[None]:
     """Send what other ranks print to their own log, so that the lead alone speaks."""
     if world.is_lead:
         yield
         return
     log = folder.rank_log(world.rank)
+    log.parent.mkdir(parents=True, exist_ok=True)  # on a node of its own disk only the lead has made it
     with log.open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
         yield

@@ -7,6 +7,7 @@ from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkp
 from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate
 from paceline.engine.header import header
+from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
 from paceline.engine.loop import Training
 from paceline.engine.recorder import Recorder
@@ -17,7 +18,6 @@ from paceline.parallel.replicas import check_replicas, describe
 from paceline.parallel.team import Team
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder
-from paceline.records.writer import write_rank
 from paceline.trackers.base import RunInfo, Tracker
 from paceline.trackers.choose import choose_trackers
 
@@ -33,16 +33,17 @@ class Run:
         self.clock = clock
         self.recorder = Recorder(job.plan, progress, team, clock=clock)
         self.checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep)
+        self.heartbeat = Heartbeat(folder, team.world, progress, clock)
         self.background = BackgroundSaver(self.checkpoints) if job.config.save_async else None
 
     def live(self, stop: StopRequest, notes: list[str], *, show_table: bool) -> RunResult:
         """Train, test and return how it went. Collective."""
-        with self.recorder.to(self.trackers(), self.info()):
+        with self.heartbeat.beating(), self.recorder.to(self.trackers(), self.info()):
             self.introduce(notes, show_table=show_table)
             state = self.train(stop)
             test = self.test() if state is State.FINISHED else None
             self.recorder.result = self.result(state, test, stop)
-            self.note(state)
+            self.heartbeat.note(state)
             self.say_how_it_ended(state)
             return self.recorder.result
 
@@ -60,7 +61,7 @@ class Run:
     def train(self, stop: StopRequest) -> State:
         """Run the loop; whatever happens, a checkpoint that is being written gets finished."""
         training = Training(self.job, self.progress, self.team, self.recorder, clock=self.clock)
-        self.note(State.TRAINING)
+        self.heartbeat.note(State.TRAINING)
         self.clock.lap(START)
         try:
             return training.run(stop, save=self.save, check=self.check_replicas)
@@ -78,7 +79,7 @@ class Run:
         if self.team.is_lead:
             saver = self.checkpoints if self.background is None else self.background
             saver.save(state, step=self.progress.step, world_size=self.team.world.size, is_best=is_best)
-        self.note(State.TRAINING)
+        self.heartbeat.note(State.TRAINING)
 
     def check_replicas(self) -> None:
         """Make sure that all ranks hold the same bits; shards differ by design. Collective: every rank must call it."""
@@ -104,10 +105,6 @@ class Run:
         self.recorder.evaluation("test", score, is_best=False, seconds=self.clock.seconds - start)
         return score
 
-    def note(self, state: State) -> None:
-        """Write down where this rank stands."""
-        write_rank(self.folder.rank(self.team.world.rank), self.team.world, state, step=self.progress.step)
-
     def trackers(self) -> list[Tracker]:
         """Return the trackers of this rank: only the lead has any."""
         return choose_trackers(self.job.config.track, say=self.recorder.say) if self.team.is_lead else []
@@ -123,7 +120,7 @@ class Run:
         )
 
     def result(self, state: State, test: Score | None, stop: StopRequest) -> RunResult:
-        """Return the end of the run in numbers."""
+        """Return the end of the run in numbers. Collective: every rank must call it."""
         return RunResult(
             folder=self.folder.path,
             state=state,
@@ -132,7 +129,7 @@ class Run:
             best=self.progress.best,
             test=test,
             seconds=self.clock.seconds,
-            signal=None if state is State.FINISHED or stop.signal is None else int(stop.signal),
+            signal=None if state is State.FINISHED else max(self.team.gather(int(stop.signal or 0))),
         )
 
     def say_how_it_ended(self, state: State) -> None:

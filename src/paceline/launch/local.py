@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from paceline.core.errors import ExitCode, RanksError
 from paceline.launch.plan import LaunchPlan
 from paceline.records.reports import VARIABLE, Report, read_reports
@@ -20,6 +22,7 @@ from paceline.records.reports import VARIABLE, Report, read_reports
 STDERR = "_PACELINE_STDERR"
 PR_SET_PDEATHSIG = 1
 SECONDS_TO_STOP = 45
+SECONDS_TO_FAIL = 5
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -43,24 +46,28 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on once
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - the launcher has no threads
             )
-            code = _Watch(agent).wait()
+            code = _Watch(agent, folder).wait()
         return conclude(code, read_reports(folder), (folder / "torchrun.log").read_text(errors="replace"))
 
 
 class _Watch:
     """Waits for torchrun and passes signals on: the first politely, the second Ctrl-C for good."""
 
-    def __init__(self, agent: subprocess.Popen[bytes]) -> None:
+    def __init__(self, agent: subprocess.Popen[bytes], reports: Path) -> None:
         self._agent = agent
+        self._reports = reports
         self._stopping_since: float | None = None
+        self._failing_since: float | None = None
+        self._started: set[psutil.Process] = set()
 
     def wait(self) -> int:
         before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
         try:
             while True:
                 try:
-                    return self._agent.wait(timeout=1)
+                    return self._agent.wait(timeout=0.5)
                 except subprocess.TimeoutExpired:
+                    self._remember()
                     self._give_up_if_late()
         finally:
             self._end_all()
@@ -69,8 +76,9 @@ class _Watch:
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGUSR1:  # torchrun would die of it; its ranks save and stop
-            for child in _children(self._agent.pid):
-                os.kill(child, signal.SIGUSR1)
+            self._remember()
+            for process in self._started:
+                _send(process, signal.SIGUSR1)
             return
         if self._stopping_since is not None and number == signal.SIGINT:
             self._end_all()
@@ -79,15 +87,36 @@ class _Watch:
         self._agent.terminate()
 
     def _give_up_if_late(self) -> None:
-        if self._stopping_since is not None and time.monotonic() - self._stopping_since > SECONDS_TO_STOP:
+        """End what does not end by itself: torchrun waits 30 s for a rank that hangs while others have failed."""
+        now = time.monotonic()
+        if self._failing_since is None and any(report.exit_code <= 128 for report in read_reports(self._reports)):
+            self._failing_since = now
+        late_stop = self._stopping_since is not None and now - self._stopping_since > SECONDS_TO_STOP
+        late_failure = self._failing_since is not None and now - self._failing_since > SECONDS_TO_FAIL
+        if late_stop or late_failure:
             self._end_all()
 
-    def _end_all(self) -> None:
-        """Leave no process of this launch behind."""
+    def _remember(self) -> None:
+        """Keep track of every process that torchrun started: each is the leader of a session of its own."""
         try:
-            os.killpg(self._agent.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
+            self._started.update(psutil.Process(self._agent.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
             return
+
+    def _end_all(self) -> None:
+        """Leave no process of this launch behind, not even one that is stopped or hangs."""
+        self._remember()
+        for process in self._started:
+            _send(process, signal.SIGKILL)
+        if self._agent.poll() is None:
+            self._agent.kill()
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
 
 
 def conclude(code: int, reports: list[Report], log: str) -> int:
@@ -101,7 +130,7 @@ def conclude(code: int, reports: list[Report], log: str) -> int:
             return stops[0].exit_code
         _say(_unexplained(log))
         return ExitCode.FAILED
-    killed = _killed_ranks(log)
+    killed = _killed_first(log)
     if killed:  # a rank that was killed leaves no report: what the others saw followed from it
         _say(killed)
         for report in failures:
@@ -124,16 +153,18 @@ def _tell(failures: list[Report]) -> None:
 
 
 def _first_line(report: Report) -> str:
+    if "gloo" in report.message or "Connection closed" in report.message:
+        return "lost its connection to a rank that had gone"
     return report.message.splitlines()[0][:200]
 
 
-def _killed_ranks(log: str) -> str | None:
-    """Return a sentence about ranks that a signal ended, from torchrun's summary."""
-    found = re.findall(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", log, re.DOTALL)
-    killed = [(rank, int(number), pid) for rank, number, pid in found if int(number) != signal.SIGTERM]
-    if not killed:
+def _killed_first(log: str) -> str | None:
+    """Return a sentence about the rank that a signal ended before any other failed, from torchrun's summary."""
+    root_cause = log.partition("Root Cause (first observed failure)")[2]
+    found = re.search(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", root_cause, re.DOTALL)
+    if found is None or int(found[2]) == signal.SIGTERM:
         return None
-    rank, number, pid = killed[-1]  # torchrun puts the first failure last
+    rank, number, pid = found[1], int(found[2]), found[3]
     name = signal.Signals(number).name
     reason = "; out of memory? see dmesg" if number == signal.SIGKILL else ""
     return f"rank {rank} on {socket.gethostname()} (process {pid}) was ended by {name}{reason}"
@@ -195,13 +226,6 @@ def become_rank(environ: Mapping[str, str]) -> None:
 def die_with_parent() -> None:
     """Ask the kernel to stop this process in good order when its parent goes, however it goes."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def _say(text: str, *, prefix: str = "paceline: ") -> None:

@@ -14,6 +14,8 @@ from paceline.core.errors import ExitCode, PacelineError
 VARIABLE = "_PACELINE_REPORTS"
 """Names the folder for reports; starts with an underscore because it is no setting."""
 
+EVERY_RUN = ("/cyclopts/", "/paceline/cli.py", "/paceline/commands/", "/torch/nn/modules/module.py")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
@@ -40,7 +42,7 @@ def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
         exit_code=ExitCode.FAILED if known is None else known.exit_code,
         message=message,
         hint=None if known is None else known.hint,
-        trace="".join(traceback.format_exception(problem)) if known is None else None,
+        trace=_trace(problem) if known is None else None,
         where=" ".join(getattr(problem, "__notes__", [])),
     )
 
@@ -54,6 +56,14 @@ def read_reports(folder: Path) -> list[Report]:
     """Return all reports, the earliest first."""
     reports = [Report(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
     return sorted(reports, key=lambda report: report.time)
+
+
+def _trace(problem: BaseException) -> str:
+    """Return the traceback without the frames that are the same in every run."""
+    text = traceback.TracebackException.from_exception(problem)
+    frames = [frame for frame in text.stack if not any(part in frame.filename for part in EVERY_RUN)]
+    text.stack = traceback.StackSummary.from_list(frames)
+    return "".join(text.format())
 
 
 def _leave(environ: Mapping[str, str], **facts: object) -> bool:

@@ -32,7 +32,7 @@ def write_json(path: Path, value: Any) -> None:
         scratch.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def write_rank(path: Path, world: World, state: State, *, step: int, detail: str = "") -> None:
+def write_rank(path: Path, world: World, state: State, **facts: Any) -> None:
     """Say where a rank stands. Readers see the old or the new state, never a mixture."""
     scratch = path.with_name(f".{path.name}.{world.pid}.partial")
     line = {
@@ -42,10 +42,8 @@ def write_rank(path: Path, world: World, state: State, *, step: int, detail: str
         "host": world.host,
         "pid": world.pid,
         "told_by": world.told_by,
-        "step": step,
         "time": time.time(),
-        "detail": detail,
-    }
+    } | facts
     scratch.write_text(json.dumps(line) + "\n", encoding="utf-8")
     scratch.replace(path)
 
