@@ -1,0 +1,104 @@
+"""Compressed gradients on real ranks: close to the plain ones, the same everywhere, and fewer bytes."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.parallel.compress import NUM_PLAIN_STEPS, register_compression
+from paceline.parallel.replicas import check_replicas
+
+
+def gradients(team, kind, num_steps, num_images=32):
+    """Return the gradients of some steps on the same images, and the bytes that the last gives to the network."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(96, 128), nn.Tanh(), nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, 10))
+    # Gradient buckets of 16 kB: several of them, as in a real model.
+    ddp_model = DistributedDataParallel(model, bucket_cap_mb=1 / 64)
+    if kind is not None:
+        register_compression(ddp_model, kind, team)
+    torch.manual_seed(team.world.rank)
+    images = torch.randn(num_images, 96)
+    history, num_bytes = [], 0
+    for _ in range(num_steps):
+        ddp_model.zero_grad()
+        with recorded_bytes() as sent:
+            ddp_model(images).square().mean().backward()
+        num_bytes = sum(sent)
+        named = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+        assert check_replicas(named.items(), team) == []
+        history.append(torch.cat([grad.flatten() for grad in named.values()]))
+    return torch.stack(history), num_bytes
+
+
+@contextmanager
+def recorded_bytes():
+    """Note the sizes of what is given to all_reduce."""
+    original, sent = dist.all_reduce, []
+
+    def all_reduce(tensor, *args, **kwargs):
+        sent.append(tensor.nbytes)
+        return original(tensor, *args, **kwargs)
+
+    dist.all_reduce = all_reduce
+    try:
+        yield sent
+    finally:
+        dist.all_reduce = original
+
+
+def relative(got, expected):
+    return ((got - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize(("kind", "size"), [("fp16", 2), ("fp16", 3), ("bf16", 2), ("bf16", 3)])
+def test_sixteen_bits_are_close_equal_on_all_ranks_and_half_the_bytes(ranks, kind, size):
+    plain, _ = ranks(size).run(gradients, None, 3)[0]
+    got, num_bytes = ranks(size).run(gradients, kind, 3)[0]
+    assert 0 < relative(got, plain) < {"fp16": 2**-10, "bf16": 2**-7}[kind]
+    assert num_bytes == plain[0].nbytes / 2
+
+
+def test_powersgd_is_exact_for_gradients_of_low_rank_and_sends_a_fraction(ranks):
+    plain, _ = ranks(3).run(gradients, None, 1, 1)[0]
+    got, num_bytes = ranks(3).run(gradients, "powersgd", NUM_PLAIN_STEPS + 2, 1)[0]
+    assert relative(got[0], plain[0]) < 1e-6
+    assert relative(got[-1], plain[0]) < 1e-4
+    assert num_bytes < plain[0].nbytes / 4
+
+
+def test_what_powersgd_leaves_out_of_a_step_comes_in_later_ones(ranks):
+    plain, _ = ranks(2).run(gradients, None, 1)[0]
+    got, _ = ranks(2).run(gradients, "powersgd", NUM_PLAIN_STEPS + 64)[0]
+    got = got[NUM_PLAIN_STEPS:]
+    errors = [relative(got[:number].mean(0), plain[0]) for number in (1, 8, 64)]
+    assert errors[0] > 0.3
+    assert errors[1] < errors[0] / 2
+    assert errors[2] < errors[1] / 4
+
+
+def huge_gradient(team):
+    """Return a gradient that fits fp16 as a mean over ranks, but not on each."""
+    model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    register_compression(model, "fp16", team)
+    model(torch.tensor([[98_304.0 if team.is_lead else 0.0]])).sum().backward()
+    return [parameter.grad.item() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_fp16_divides_before_it_narrows(ranks):
+    assert ranks(2).run(huge_gradient) == [[49_152], [49_152]]
+
+
+def narrow_gradients(team):
+    """Return the types of gradients that are already narrow."""
+    model = DistributedDataParallel(nn.Linear(4, 2).to(torch.bfloat16))
+    register_compression(model, "fp16", team)
+    model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+    return [parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_gradients_that_are_narrow_already_stay_what_they_are(ranks):
+    assert ranks(2).run(narrow_gradients)[0] == [torch.bfloat16] * 2
