@@ -77,7 +77,7 @@ def rows(batch, places):
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_a_sample_does_not_depend_on_the_batch_it_is_asked_in(policy, data):
-    images = data.draw(st.sampled_from([IMAGES, IMAGES[:, :1]]))
+    images = IMAGES[:, : data.draw(st.sampled_from([1, 3]))]
     ids = np.array(data.draw(st.lists(st.integers(0, NUM - 1), min_size=1, max_size=40)))
     epoch = data.draw(st.integers(0, 1000))
     part = split(policy, images)

@@ -6,7 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.keys import mix_each
-from paceline.data.augment.draws import TABLE_BITS, TABLE_SIZE, Draws, Purpose, log_uniform_table, normal_table
+from paceline.data.augment.draws import (
+    TABLE_BITS,
+    TABLE_SIZE,
+    Draws,
+    Purpose,
+    below,
+    fraction,
+    log_uniform_table,
+    normal_table,
+    table_place,
+)
 
 ATTEMPTS = 10
 AREA = (0.02, 1 / 3)
@@ -25,15 +35,16 @@ class Erase:
     def __call__(self, images: Values, draws: Draws) -> Values:
         """Return the images, some with a box of noise; changes them in place."""
         _, channels, height, width = images.shape
-        hit = np.flatnonzero(draws.uniform(Purpose.ERASE, 0) < self.chance)
+        half, _ = draws.halves(Purpose.ERASE, 0)
+        hit = np.flatnonzero(fraction(half) < self.chance)
         chosen = draws.of(hit)
         box_height, box_width = _erased_sizes(height, width, chosen)
-        top = chosen.below(height - box_height + 1, Purpose.ERASE, 1, 0)
-        left = chosen.below(width - box_width + 1, Purpose.ERASE, 1, 1)
+        upper, lower = chosen.halves(Purpose.ERASE, 1)
+        top, left = below(height - box_height + 1, upper), below(width - box_width + 1, lower)
         image, row, column = np.nonzero(boxes((height, width), (top, left), (box_height, box_width)))
         key = chosen.bits(Purpose.ERASE_NOISE)
         bits = mix_each(0, (key[image] + (row * width + column).astype(np.uint64)).view(np.int64))
-        noise = normal_table().astype(np.float32)
+        noise = normal_table()
         for plane in range(channels):
             place = (bits >> np.uint64(TABLE_BITS * plane)) & np.uint64(TABLE_SIZE - 1)
             images[hit[image], plane, row, column] = noise[place]
@@ -49,8 +60,8 @@ class Cutout:
     def __call__(self, images: Values, draws: Draws) -> Values:
         """Return the images, each with a square at zero; changes them in place."""
         height, width = images.shape[2:]
-        top = draws.below(height, Purpose.CUTOUT, 0) - self.size // 2
-        left = draws.below(width, Purpose.CUTOUT, 1) - self.size // 2
+        upper, lower = draws.halves(Purpose.CUTOUT)
+        top, left = below(height, upper) - self.size // 2, below(width, lower) - self.size // 2
         side = np.full(len(images), self.size)
         cut = boxes((height, width), (top, left), (side, side))
         np.copyto(images, np.float32(0), where=cut[:, None])
@@ -62,13 +73,18 @@ def _erased_sizes(height: int, width: int, draws: Draws) -> tuple[NDArray[np.int
     aspects = log_uniform_table(*ASPECT)
     low, high = AREA
     sizes = np.zeros((2, len(draws.ids)), np.int64)
+    pending = np.arange(len(draws.ids))
     for attempt in range(ATTEMPTS):
-        area = (low + (high - low) * draws.uniform(Purpose.ERASE, 2, attempt, 0)) * height * width
-        aspect = aspects[draws.place(Purpose.ERASE, 2, attempt, 1)]
+        trying = draws.of(pending)
+        half, *_ = trying.halves(Purpose.ERASE, 2, attempt)
+        *_, quarter = trying.quarters(Purpose.ERASE, 2, attempt)
+        area = (low + (high - low) * fraction(half)) * (height * width)
+        aspect = aspects[table_place(quarter)]
         tried = np.rint(np.sqrt(np.stack([area * aspect, area / aspect]))).astype(np.int64)
-        fits = (tried[0] < height) & (tried[1] < width) & (sizes[0] == 0)
-        sizes[:, fits] = tried[:, fits]
-        if sizes[0].all():
+        fits = (tried[0] < height) & (tried[1] < width)
+        sizes[:, pending[fits]] = tried[:, fits]
+        pending = pending[~fits]
+        if not len(pending):
             break
     return sizes[0], sizes[1]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws, Purpose
+from paceline.data.augment.draws import Draws, Purpose, below
 
 Pixels = NDArray[np.uint8]
 """Images as bytes, N×C×H×W: planes let every operation run along contiguous rows."""
@@ -24,8 +24,7 @@ class Crop:
         """Return a random window of each image."""
         padded = self._pad(images)
         windows = sliding_window_view(padded, images.shape[2:], axis=(2, 3))
-        top = draws.below(2 * self.padding + 1, Purpose.CROP, 0)
-        left = draws.below(2 * self.padding + 1, Purpose.CROP, 1)
+        top, left = (below(2 * self.padding + 1, half) for half in draws.halves(Purpose.CROP))
         return windows.transpose(0, 2, 3, 1, 4, 5)[np.arange(len(images)), top, left]
 
     def _pad(self, images: Pixels) -> Pixels:

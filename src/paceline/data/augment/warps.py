@@ -13,6 +13,9 @@ from torch.nn.functional import embedding_bag
 from paceline.data.augment.geometry import Pixels
 
 _TAPS = 4
+_EACH = torch.eye(_TAPS).repeat_interleave(_TAPS, dim=1)
+_ALL = torch.eye(_TAPS).repeat(1, _TAPS)
+"""Products with these repeat each of four weights four times, or all four of them four times."""
 _EDGE = 2
 """How far the taps around a place inside the image can reach out of it."""
 
@@ -21,24 +24,28 @@ def slide(images: Pixels, shift: NDArray[np.float64], fill: NDArray[np.uint8]) -
     """Move rows sideways: row y of each image takes its pixels from `shift[image, y]` further right."""
     num, channels, height, width = images.shape
     whole = np.floor(shift)
-    weights = _weights(shift - whole)[:, None, :, :, None]
+    weights = _weights(shift - whole)[:, None, :, None, :]
     reach = whole.astype(np.int64)[..., None] + np.arange(-1, width + _EDGE)
-    row = np.arange(0, num * channels * height * width, width).reshape(num, channels, height, 1)
-    taps = images.reshape(-1).take(row + np.clip(reach, 0, width - 1)[:, None]).astype(np.float32)
-    sums = taps[..., :width] * weights[..., 0, :]
+    np.clip(reach, 0, width - 1, out=reach)
+    reach += np.arange(0, height * width, width)[:, None]
+    plane = np.arange(0, num * channels * height * width, height * width).reshape(num, channels, 1, 1)
+    taps = images.reshape(-1).take(plane + reach[:, None]).astype(np.float32)
+    sums = taps[..., :width] * weights[..., 0]
     for tap in range(1, _TAPS):
-        sums += taps[..., tap : tap + width] * weights[..., tap, :]
-    place = np.arange(width) + 0.5 + shift[..., None]
-    return np.where(((place < 0) | (place >= width))[:, None], fill[:, None, None], _bytes(sums))
+        sums += taps[..., tap : tap + width] * weights[..., tap]
+    first, last = np.ceil(-0.5 - shift), np.ceil(width - 0.5 - shift)
+    column = np.arange(width)
+    outside = (column < first[..., None]) | (column >= last[..., None])
+    return np.where(outside[:, None], fill[:, None, None], _bytes(sums))
 
 
 def turn(images: Pixels, cosine: NDArray[np.float64], sine: NDArray[np.float64], fill: NDArray[np.uint8]) -> Pixels:
     """Rotate each image about its middle."""
     num, channels, height, width = images.shape
-    y, x = (grid.reshape(1, -1) + 0.5 for grid in np.indices((height, width)))
-    cosine, sine = cosine[:, None], sine[:, None]
-    from_x = cosine * (x - width / 2) + sine * (y - height / 2) + width / 2
-    from_y = cosine * (y - height / 2) - sine * (x - width / 2) + height / 2
+    y, x = (np.arange(size) + 0.5 - size / 2 for size in (height, width))
+    cosine, sine = cosine[:, None, None], sine[:, None, None]
+    from_x = (cosine * x + sine * y[:, None] + width / 2).reshape(num, -1)
+    from_y = (cosine * y[:, None] - sine * x + height / 2).reshape(num, -1)
     outside = (from_x < 0) | (from_x >= width) | (from_y < 0) | (from_y >= height)
     pixels = _bytes(_bicubic(_widened(images), np.clip(from_y, 0, height), np.clip(from_x, 0, width)))
     pixels[outside.reshape(-1)] = fill
@@ -63,8 +70,8 @@ def _bicubic(wide: NDArray[np.float32], y: NDArray[np.float64], x: NDArray[np.fl
     corner += np.arange(0, num * height * width, height * width)[:, None]
     near = np.arange(_TAPS)
     taps = corner.reshape(-1, 1) + (near[:, None] * width + near).reshape(1, -1)
-    weights = _spread(y - 0.5 - row, torch.eye(_TAPS).repeat_interleave(_TAPS, dim=1))
-    weights *= _spread(x - 0.5 - column, torch.eye(_TAPS).repeat(1, _TAPS))
+    weights = _spread(y - 0.5 - row, _EACH)
+    weights *= _spread(x - 0.5 - column, _ALL)
     pixels = torch.from_numpy(wide.reshape(-1, channels))
     return embedding_bag(torch.from_numpy(taps), pixels, mode="sum", per_sample_weights=weights).numpy()
 
