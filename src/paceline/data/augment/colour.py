@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.augment import blends, tables
-from paceline.data.augment.draws import Draws, Purpose, fraction
+from paceline.data.augment.draws import Draws, Purpose, fraction, halves
 from paceline.data.augment.geometry import Pixels
 
 
@@ -48,5 +48,5 @@ class Saturation:
 
 def _factor(strength: float, draws: Draws, purpose: Purpose) -> NDArray[np.float64]:
     lowest = max(0.0, 1.0 - strength)
-    half, _ = draws.halves(purpose)
+    half, _ = halves(draws.bits(purpose))
     return lowest + (1.0 + strength - lowest) * fraction(half)

@@ -56,15 +56,17 @@ class Draws:
         """Return 64 bits per sample; `detail` tells apart throws with one purpose."""
         return mix_each(mix(self.seed, purpose, self.epoch, *detail), self.ids)
 
-    def halves(self, purpose: Purpose, *detail: int) -> tuple[Parts, Parts]:
-        """Return two numbers of 32 bits per sample."""
-        bits = self.bits(purpose, *detail)
-        return (bits >> np.uint64(32)).astype(np.int64), (bits & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
-    def quarters(self, purpose: Purpose, *detail: int) -> tuple[Parts, Parts, Parts, Parts]:
-        """Return four numbers of 16 bits per sample, the upper ones first."""
-        parts = self.bits(purpose, *detail).astype("<u8").view("<u2").reshape(-1, 4).T.astype(np.int64)
-        return parts[3], parts[2], parts[1], parts[0]
+def halves(bits: NDArray[np.uint64]) -> tuple[Parts, Parts]:
+    """Return two numbers of 32 bits, the upper one first."""
+    parts = bits.astype("<u8", copy=False).view("<u4").reshape(-1, 2).T.astype(np.int64)
+    return parts[1], parts[0]
+
+
+def quarters(bits: NDArray[np.uint64]) -> tuple[Parts, Parts, Parts, Parts]:
+    """Return four numbers of 16 bits, the upper ones first."""
+    parts = bits.astype("<u8", copy=False).view("<u2").reshape(-1, 4).T.astype(np.int64)
+    return parts[3], parts[2], parts[1], parts[0]
 
 
 def below(count: int | NDArray[np.int64], half: Parts) -> NDArray[np.int64]:

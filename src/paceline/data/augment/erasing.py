@@ -13,8 +13,10 @@ from paceline.data.augment.draws import (
     Purpose,
     below,
     fraction,
+    halves,
     log_uniform_table,
     normal_table,
+    quarters,
     table_place,
 )
 
@@ -34,20 +36,20 @@ class Erase:
 
     def __call__(self, images: Values, draws: Draws) -> Values:
         """Return the images, some with a box of noise; changes them in place."""
-        _, channels, height, width = images.shape
-        half, _ = draws.halves(Purpose.ERASE, 0)
+        channels, height, width = images.shape[1:]
+        area = height * width
+        half, _ = halves(draws.bits(Purpose.ERASE, 0))
         hit = np.flatnonzero(fraction(half) < self.chance)
         chosen = draws.of(hit)
         box_height, box_width = _erased_sizes(height, width, chosen)
-        upper, lower = chosen.halves(Purpose.ERASE, 1)
+        upper, lower = halves(chosen.bits(Purpose.ERASE, 1))
         top, left = below(height - box_height + 1, upper), below(width - box_width + 1, lower)
-        image, row, column = np.nonzero(boxes((height, width), (top, left), (box_height, box_width)))
-        key = chosen.bits(Purpose.ERASE_NOISE)
-        bits = mix_each(0, (key[image] + (row * width + column).astype(np.uint64)).view(np.int64))
-        noise = normal_table()
+        image, place = np.divmod(np.flatnonzero(boxes((height, width), (top, left), (box_height, box_width))), area)
+        bits = mix_each(0, chosen.bits(Purpose.ERASE_NOISE).view(np.int64)[image] + place)
+        start = hit[image] * (channels * area) + place
         for plane in range(channels):
-            place = (bits >> np.uint64(TABLE_BITS * plane)) & np.uint64(TABLE_SIZE - 1)
-            images[hit[image], plane, row, column] = noise[place]
+            draw = (bits >> np.uint64(TABLE_BITS * plane)).view(np.int64) & (TABLE_SIZE - 1)
+            images.reshape(-1)[start + plane * area] = normal_table()[draw]
         return images
 
 
@@ -60,7 +62,7 @@ class Cutout:
     def __call__(self, images: Values, draws: Draws) -> Values:
         """Return the images, each with a square at zero; changes them in place."""
         height, width = images.shape[2:]
-        upper, lower = draws.halves(Purpose.CUTOUT)
+        upper, lower = halves(draws.bits(Purpose.CUTOUT))
         top, left = below(height, upper) - self.size // 2, below(width, lower) - self.size // 2
         side = np.full(len(images), self.size)
         cut = boxes((height, width), (top, left), (side, side))
@@ -75,9 +77,8 @@ def _erased_sizes(height: int, width: int, draws: Draws) -> tuple[NDArray[np.int
     sizes = np.zeros((2, len(draws.ids)), np.int64)
     pending = np.arange(len(draws.ids))
     for attempt in range(ATTEMPTS):
-        trying = draws.of(pending)
-        half, *_ = trying.halves(Purpose.ERASE, 2, attempt)
-        *_, quarter = trying.quarters(Purpose.ERASE, 2, attempt)
+        bits = draws.of(pending).bits(Purpose.ERASE, 2, attempt)
+        (half, _), (*_, quarter) = halves(bits), quarters(bits)
         area = (low + (high - low) * fraction(half)) * (height * width)
         aspect = aspects[table_place(quarter)]
         tried = np.rint(np.sqrt(np.stack([area * aspect, area / aspect]))).astype(np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws, Parts, Purpose, below, beta_table, table_place
+from paceline.data.augment.draws import Draws, Parts, Purpose, below, beta_table, halves, quarters, table_place
 from paceline.data.augment.erasing import Values, boxes
 from paceline.data.split import Ids
 
@@ -33,14 +33,14 @@ class Mixing:
     def plan(self, draws: Draws, pool: Ids, shape: tuple[int, int]) -> Blend:
         """Decide for each sample; partners come from `pool`, the ids that may be trained on."""
         height, width = shape
-        half, _ = draws.halves(Purpose.MIX, 0)
-        *_, place, side = draws.quarters(Purpose.MIX, 0)
+        bits = draws.bits(Purpose.MIX, 0)
+        (half, _), (*_, place, side) = halves(bits), quarters(bits)
         partners = pool[below(len(pool), half)]
         cuts = self._cuts(side)
         share = self._shares(table_place(place), cuts)
         extent = np.sqrt(1.0 - share)
         box_height, box_width = ((extent * size).astype(np.int64) for size in shape)
-        upper, lower = draws.halves(Purpose.MIX, 1)
+        upper, lower = halves(draws.bits(Purpose.MIX, 1))
         top, left = below(height, upper) - box_height // 2, below(width, lower) - box_width // 2
         cut = boxes(shape, (top, left), (box_height, box_width)) & cuts[:, None, None]
         kept = 1.0 - cut.sum(axis=(1, 2)) / (height * width)

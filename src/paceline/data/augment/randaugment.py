@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.augment import blends, tables, warps
-from paceline.data.augment.draws import TABLE_SIZE, Draws, Purpose, Table, normal_table, table_place
+from paceline.data.augment.draws import TABLE_SIZE, Draws, Purpose, Table, normal_table, quarters, table_place
 from paceline.data.augment.geometry import Pixels
 
 DEEPEST = 10.0
@@ -68,14 +68,13 @@ class RandAugment:
     """The colour of what a move brings in from outside: the mean of the data set."""
 
     def __call__(self, images: Pixels, draws: Draws) -> Pixels:
-        """Return the images, each changed by its own operations."""
-        result = images.copy()
+        """Return the images, each changed by its own operations, in place."""
         for layer in range(self.layers):
-            chance, op, place, side = draws.quarters(Purpose.RAND, layer)
+            chance, op, place, side = quarters(draws.bits(Purpose.RAND, layer))
             active = np.flatnonzero(chance < self.chance * 2**16)
             choices = Choices((op * len(Op)) >> 16, table_place(place), np.where(side < 1 << 15, 1.0, -1.0))
-            self._layer(result, active, choices.of(active))
-        return result
+            self._layer(images, active, choices.of(active))
+        return images
 
     def _layer(self, images: Pixels, active: NDArray[np.intp], choices: Choices) -> None:
         """Change the active images in place, one kind of operation at a time."""

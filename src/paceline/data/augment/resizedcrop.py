@@ -13,7 +13,16 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws, Purpose, below, fraction, log_uniform_table, table_place
+from paceline.data.augment.draws import (
+    Draws,
+    Purpose,
+    below,
+    fraction,
+    halves,
+    log_uniform_table,
+    quarters,
+    table_place,
+)
 from paceline.data.augment.geometry import Pixels
 
 ATTEMPTS = 10
@@ -41,9 +50,8 @@ def choose_boxes(heights: NDArray[np.int64], widths: NDArray[np.int64], smallest
     box_heights, box_widths = _middle_sizes(heights, widths)
     pending = np.arange(len(heights))
     for attempt in range(ATTEMPTS):
-        trying = draws.of(pending)
-        half, *_ = trying.halves(Purpose.RESIZED_CROP, 0, attempt)
-        *_, quarter = trying.quarters(Purpose.RESIZED_CROP, 0, attempt)
+        bits = draws.of(pending).bits(Purpose.RESIZED_CROP, 0, attempt)
+        (half, _), (*_, quarter) = halves(bits), quarters(bits)
         area = (smallest + (1.0 - smallest) * fraction(half)) * (heights[pending] * widths[pending])
         ratio = ratios[table_place(quarter)]
         width, height = (np.rint(np.sqrt(side)).astype(np.int64) for side in (area * ratio, area / ratio))
@@ -52,7 +60,7 @@ def choose_boxes(heights: NDArray[np.int64], widths: NDArray[np.int64], smallest
         pending = pending[~fits]
         if not len(pending):
             break
-    upper, lower = draws.halves(Purpose.RESIZED_CROP, 1)
+    upper, lower = halves(draws.bits(Purpose.RESIZED_CROP, 1))
     top, left = below(heights - box_heights + 1, upper), below(widths - box_widths + 1, lower)
     top[pending], left[pending] = ((heights - box_heights) // 2)[pending], ((widths - box_widths) // 2)[pending]
     return Boxes(top, left, box_heights, box_widths)
