@@ -134,7 +134,7 @@ def test_batched_steps_agree_with_one_image_at_a_time(policy, channels, ids, epo
         assert np.abs(batched[place].astype(int) - expected).max() <= tolerance
 
 
-TOLERANCE = {Op.SHEAR_X: 1, Op.SHEAR_Y: 1, Op.SHIFT_X: 1, Op.SHIFT_Y: 1, Op.ROTATE: 6}
+TOLERANCE: dict[int | None, int] = {Op.SHEAR_X: 1, Op.SHEAR_Y: 1, Op.SHIFT_X: 1, Op.SHIFT_Y: 1, Op.ROTATE: 6}
 """In bytes: we round where Pillow cuts off, and turn by steps of 1/64 pixel, which shows most in pure noise."""
 
 
