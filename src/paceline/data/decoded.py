@@ -1,0 +1,180 @@
+"""Large sets: each image is read, decoded, cut to size and augmented when it is asked for; nothing is kept."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from math import ceil
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+
+from paceline.core.errors import DataError
+from paceline.data.augment.draws import Draws
+from paceline.data.augment.geometry import Pixels
+from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline
+from paceline.data.augment.resizedcrop import Boxes, ResizedCrop, choose_boxes
+from paceline.data.decode import BadImageError, Picture, decode, image_size
+from paceline.data.split import Batch, Ids
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MARGIN = 0.875
+"""Evaluation cuts this part, side by side, out of the middle of an image of more than SMALL pixels."""
+SMALL = 64
+
+BadImages = Literal["fail", "skip"]
+"""What to do about an image that cannot be decoded."""
+
+logger = logging.getLogger(__name__)
+
+
+class Records(Protocol):
+    """Encoded images, by number."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def read(self, number: int) -> bytes:
+        """Return the bytes of an encoded image; raises BadImageError when they are not what was stored."""
+        ...
+
+    def name(self, number: int) -> str:
+        """Return what to call the image in a message."""
+        ...
+
+
+class Cut(NamedTuple):
+    """A part of an image, in pixels of the image at its full size."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """A split whose images are decoded on the way, to size×size pixels."""
+
+    records: Records
+    labels: torch.Tensor
+    _: KW_ONLY
+    size: int
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    augmentation: Augmentation | None = None
+    pool: Ids | None = None
+    """The samples that mixup and cutmix may mix into others; None means all."""
+    bad_images: BadImages = "fail"
+    bad: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.uint8))
+    """Marks the images that could not be decoded; shared with the worker processes, which find them."""
+
+    def __post_init__(self) -> None:
+        if len(self.bad) != len(self.labels):
+            object.__setattr__(self, "bad", torch.zeros(len(self.labels), dtype=torch.uint8).share_memory_())
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_bad(self) -> int:
+        """Return how many images turned out to be unreadable so far."""
+        return int(self.bad.sum())
+
+    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+        """Return the images with these ids, augmented where an epoch is given, normalised always."""
+        augmentation = self.augmentation
+        if augmentation is not None:
+            augmentation = replace(augmentation, policy=augmentation.policy.after_decoding())
+        pipeline = Pipeline(
+            read=self._read,
+            labels=self.labels,
+            normalise=Normalisation(mean=self.mean, std=self.std),
+            augmentation=augmentation,
+            pool=self.pool,
+        )
+        return pipeline.batch(ids, epoch)
+
+    def mixing_only(self, ids: Ids) -> "Decoded":
+        """Return the split with second images taken from these alone."""
+        return replace(self, pool=ids)
+
+    def _read(self, ids: Ids, draws: Draws | None) -> Pixels:
+        opened = [self._open(int(number)) for number in ids]
+        crop = self.augmentation.policy.resized_crop if self.augmentation is not None and draws is not None else None
+        cuts = self._middles(opened) if crop is None or draws is None else self._random_cuts(opened, crop, draws)
+        pictures = [self._decode(*pair) for pair in zip(opened, cuts, strict=True)]
+        return np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
+
+    def _open(self, number: int) -> "_Opened":
+        """Read an image's bytes and size; where that fails, those of the next one of the same class."""
+        try:
+            data = self.records.read(number)
+            return _Opened(number, data, *image_size(data))
+        except BadImageError as cause:
+            return self._instead(number, cause)
+
+    def _decode(self, opened: "_Opened", cut: Cut) -> Picture:
+        try:
+            return cut_out(opened.data, (opened.height, opened.width), cut, self.size)
+        except BadImageError as cause:
+            other = self._instead(opened.number, cause)
+            return self._decode(other, middle(other.height, other.width, self.size))
+
+    def _instead(self, number: int, cause: BadImageError) -> "_Opened":
+        """Return another image for one that cannot be decoded, of the same class so that its label stays right."""
+        name = self.records.name(number)
+        if self.bad_images == "fail":
+            raise DataError(
+                f"{name} cannot be decoded: {cause}",
+                hint="remove or replace it, or go on without it: --bad-images skip",
+            ) from cause
+        if not self.bad[number]:
+            logger.warning("skipped %s: %s", name, cause)
+            self.bad[number] = 1
+        good = torch.nonzero((self.labels == self.labels[number]) & (self.bad == 0)).flatten().numpy()
+        if not len(good):
+            raise DataError(f"no image of the class of {name} can be decoded", hint="look at that folder") from cause
+        return self._open(int(good[np.searchsorted(good, number) % len(good)]))
+
+    def _middles(self, opened: "Sequence[_Opened]") -> list[Cut]:
+        return [middle(one.height, one.width, self.size) for one in opened]
+
+    def _random_cuts(self, opened: "Sequence[_Opened]", crop: ResizedCrop, draws: Draws) -> list[Cut]:
+        sizes = np.array([(one.height, one.width) for one in opened])
+        boxes: Boxes = choose_boxes(sizes[:, 0], sizes[:, 1], crop.smallest, draws)
+        return [Cut(*box) for box in np.stack(boxes, axis=1).tolist()]
+
+
+class _Opened(NamedTuple):
+    """The bytes of an image that will be decoded, and its size."""
+
+    number: int
+    data: bytes
+    height: int
+    width: int
+
+
+def middle(height: int, width: int, size: int) -> Cut:
+    """Return the square in the middle that evaluation sees: all of it for small sizes, else with a margin around it."""
+    side = min(height, width) * (1.0 if size <= SMALL else MARGIN)
+    return Cut((height - side) / 2, (width - side) / 2, side, side)
+
+
+def cut_out(data: bytes, full: tuple[int, int], cut: Cut, size: int) -> Picture:
+    """Decode an image as small as its cut allows, and scale the cut (larger or smaller) to size×size pixels."""
+    height, width = full
+    at_least = (ceil(height * size / cut.height), ceil(width * size / cut.width))
+    picture = decode(data, at_least=at_least)
+    if picture.shape[:2] == (size, size) == (cut.height, cut.width):
+        return picture
+    down, across = picture.shape[0] / height, picture.shape[1] / width
+    box = (
+        cut.left * across,
+        cut.top * down,
+        min((cut.left + cut.width) * across, picture.shape[1]),
+        min((cut.top + cut.height) * down, picture.shape[0]),
+    )
+    return np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BICUBIC, box=box))
