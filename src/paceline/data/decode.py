@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 JPEG_START = b"\xff\xd8"
+PIXELS_START = b"P6\n"
 SCALES = (8, 4, 2, 1)
 """The factors by which JPEG decoding can shrink an image for less than the cost of a full one."""
 
@@ -33,6 +34,9 @@ def decoder_name() -> str:
 
 def image_size(data: bytes) -> tuple[int, int]:
     """Return height and width without decoding the pixels."""
+    if data.startswith(PIXELS_START):
+        height, width, _ = _parse_ppm(data)
+        return height, width
     fast = _simplejpeg()
     if fast is not None and data.startswith(JPEG_START):
         try:
@@ -47,6 +51,9 @@ def image_size(data: bytes) -> tuple[int, int]:
 
 def decode(data: bytes, *, at_least: tuple[int, int] | None = None) -> Picture:
     """Return the pixels as RGB; a JPEG may come out smaller, by 2, 4 or 8, but not below `at_least` (height, width)."""
+    if data.startswith(PIXELS_START):
+        height, width, start = _parse_ppm(data)
+        return np.frombuffer(data, np.uint8, offset=start).reshape(height, width, 3)
     fast = _simplejpeg()
     if fast is not None and data.startswith(JPEG_START):
         try:
@@ -65,6 +72,25 @@ def shrink_factor(size: tuple[int, int], at_least: tuple[int, int] | None) -> in
         for scale in SCALES
         if scale == 1 or all(side // scale >= least for side, least in zip(size, at_least, strict=True))
     )
+
+
+def as_ppm(picture: Picture) -> bytes:
+    """Return pixels with the lines of text before them that make them an image file."""
+    height, width = picture.shape[:2]
+    return b"%b%d %d\n255\n" % (PIXELS_START, width, height) + picture.tobytes()
+
+
+def _parse_ppm(data: bytes) -> tuple[int, int, int]:
+    """Return height, width and where the pixels begin, for images that `as_ppm` made."""
+    try:
+        _, sizes, depth, _ = data[:40].split(b"\n", 3)
+        width, height = map(int, sizes.split())
+    except ValueError as cause:
+        raise BadImageError("its head is no PPM of bytes") from cause
+    start = len(PIXELS_START) + len(sizes) + len(depth) + 2
+    if depth != b"255" or len(data) != start + 3 * height * width:
+        raise BadImageError("its length is not what its head says")
+    return height, width, start
 
 
 def _decode_fast(fast: ModuleType, data: bytes, at_least: tuple[int, int] | None) -> Picture:

@@ -159,7 +159,12 @@ class _Opened(NamedTuple):
 
 def middle(height: int, width: int, size: int) -> Cut:
     """Return the square in the middle that evaluation sees: all of it for small sizes, else with a margin around it."""
-    side = min(height, width) * (1.0 if size <= SMALL else MARGIN)
+    return central_square(height, width, 1.0 if size <= SMALL else MARGIN)
+
+
+def central_square(height: int, width: int, share: float) -> Cut:
+    """Return the square in the middle with this share of the shorter side."""
+    side = min(height, width) * share
     return Cut((height - side) / 2, (width - side) / 2, side, side)
 
 
