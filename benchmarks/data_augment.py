@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -64,8 +65,7 @@ def compare(title: str, contenders: dict[str, Contender], rounds: int) -> None:
 
 
 def crop_contenders(images: NDArray[np.uint8], labels: NDArray[np.int64], folder: Path) -> dict[str, Contender]:
-    from torchvision import datasets, transforms
-
+    datasets, transforms = import_module("torchvision.datasets"), import_module("torchvision.transforms")
     transform = transforms.Compose(
         [
             transforms.RandomCrop(32, padding=4),
@@ -84,8 +84,7 @@ def crop_contenders(images: NDArray[np.uint8], labels: NDArray[np.int64], folder
 
 
 def rand_contenders(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> dict[str, Contender]:
-    from timm.data.transforms_factory import create_transform
-
+    create_transform = import_module("timm.data.transforms_factory").create_transform
     posterize = ImageOps.posterize
     # Pillow 13 refuses what timm asks for at full strength, no bits at all.
     ImageOps.posterize = lambda image, bits: posterize(image, max(1, bits))
@@ -162,7 +161,7 @@ def load(folder: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 def make_torchvision_importable() -> None:
     """Define the two operators that a torchvision wheel without CPU code looks for."""
     try:
-        import torchvision  # noqa: F401
+        import_module("torchvision")
     except (RuntimeError, AttributeError):
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
