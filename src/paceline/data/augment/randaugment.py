@@ -49,9 +49,13 @@ class Choices:
     places: NDArray[np.intp]
     signs: NDArray[np.float64]
 
-    def of(self, where: NDArray) -> "Choices":
+    def of(self, where: NDArray | slice) -> "Choices":
         """Return the choices of the samples there."""
         return Choices(self.ops[where], self.places[where], self.signs[where])
+
+    def starts(self) -> list[int]:
+        """Return where each operation begins in choices that are sorted by operation, and where the last one ends."""
+        return np.searchsorted(self.ops, np.arange(len(Op) + 1)).tolist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,37 +80,48 @@ class RandAugment:
             self._layer(images, active, choices.of(active))
         return images
 
-    def _layer(self, images: Pixels, active: NDArray[np.intp], choices: Choices) -> None:
-        """Change the active images in place, one kind of operation at a time."""
+    def _layer(self, images: Pixels, active: NDArray[np.intp], drawn: Choices) -> None:
+        """Change the active images in place: sorted by operation, so that each kind is one slice of them."""
+        order = np.argsort(drawn.ops, kind="stable")
+        choices, places = drawn.of(order), active[order]
+        work = images[places]
+        starts = choices.starts()
         kinds = (
-            (choices.ops <= Op.BRIGHTNESS, self._look_up),
-            (choices.ops == Op.SATURATION, self._saturate),
-            (choices.ops == Op.SHARPNESS, self._sharpen),
-            ((choices.ops >= Op.SHEAR_X) & (choices.ops <= Op.SHIFT_Y), self._slide),
-            (choices.ops == Op.ROTATE, self._turn),
+            (Op.AUTO_CONTRAST, Op.BRIGHTNESS, self._look_up),
+            (Op.SATURATION, Op.SATURATION, self._saturate),
+            (Op.SHARPNESS, Op.SHARPNESS, self._sharpen),
+            (Op.SHEAR_X, Op.SHIFT_Y, self._slide),
+            (Op.ROTATE, Op.ROTATE, self._turn),
         )
-        for mask, change in kinds:
-            if mask.any():
-                places = active[mask]
-                images[places] = change(images[places], choices.of(mask))
+        for first, last, change in kinds:
+            part = slice(starts[first], starts[last + 1])
+            if part.start < part.stop:
+                work[part] = change(work[part], choices.of(part))
+        images[places] = work
 
     def _levels(self) -> Table:
         return _level_table(self.magnitude, self.spread, self.ceiling)
 
     def _look_up(self, images: Pixels, choices: Choices) -> Pixels:
-        """Apply the operations that are a table per plane, all in one look-up."""
+        """Apply the operations that are a table per plane, all in one look-up; the images are sorted by operation."""
         result = np.empty((*images.shape[:2], 256), np.uint8)
-        ops = choices.ops
-        stretched, spread = np.flatnonzero(ops == Op.AUTO_CONTRAST), np.flatnonzero(ops == Op.EQUALIZE)
+        starts = choices.starts()
+        stretched, spread, fixed, grey, blend = (
+            slice(starts[first], starts[last + 1])
+            for first, last in (
+                (Op.AUTO_CONTRAST, Op.AUTO_CONTRAST),
+                (Op.EQUALIZE, Op.EQUALIZE),
+                (Op.INVERT, Op.SOLARIZE_ADD),
+                (Op.CONTRAST, Op.CONTRAST),
+                (Op.CONTRAST, Op.BRIGHTNESS),
+            )
+        )
         result[stretched] = tables.auto_contrast(images[stretched])
         result[spread] = tables.equalize(images[spread])
-        fixed = np.flatnonzero((ops >= Op.INVERT) & (ops <= Op.SOLARIZE_ADD))
         result[fixed] = self._fixed_tables(choices.of(fixed))[:, None]
-        blend = np.flatnonzero(ops >= Op.CONTRAST)
-        start = np.zeros(len(ops), np.float32)
-        grey = np.flatnonzero(ops == Op.CONTRAST)
-        start[grey] = tables.mean_grey(images[grey])
-        result[blend] = tables.blend_tables(start[blend], self._factor(choices.of(blend)))[:, None]
+        start = np.zeros(blend.stop - blend.start, np.float32)
+        start[: grey.stop - grey.start] = tables.mean_grey(images[grey])
+        result[blend] = tables.blend_tables(start, self._factor(choices.of(blend)))[:, None]
         return tables.apply_tables(images, result)
 
     def _fixed_tables(self, choices: Choices) -> NDArray[np.uint8]:

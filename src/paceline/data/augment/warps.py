@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch.nn.functional import embedding_bag
 
@@ -25,19 +26,24 @@ def slide(images: Pixels, shift: NDArray[np.float64], fill: NDArray[np.uint8]) -
     """Move rows sideways: row y of each image takes its pixels from `shift[image, y]` further right."""
     num, channels, height, width = images.shape
     whole = np.floor(shift)
-    weights = _weights(shift - whole)[:, None, :, None, :]
-    reach = whole.astype(np.int64)[..., None] + np.arange(-1, width + _EDGE)
-    np.clip(reach, 0, width - 1, out=reach)
-    reach += np.arange(0, height * width, width)[:, None]
-    plane = np.arange(0, num * channels * height * width, height * width).reshape(num, channels, 1, 1)
-    taps = images.reshape(-1).take(plane + reach[:, None]).astype(np.float32)
+    weights = torch.from_numpy(_weights(shift - whole)[:, None, :, None, :])
+    padded = np.empty((num, channels, height, 3 * width + 2 * _EDGE), np.uint8)
+    inner = slice(width + _EDGE, 2 * width + _EDGE)
+    padded[..., : inner.start], padded[..., inner.stop :] = images[..., :1], images[..., -1:]
+    padded[..., inner] = images
+    first = np.clip(whole, -width - 1, width).astype(np.int64) + (inner.start - 1)
+    windows = sliding_window_view(padded, width + _TAPS - 1, axis=3)
+    rows = windows.transpose(0, 2, 3, 1, 4)[np.arange(num)[:, None], np.arange(height), first]
+    taps = torch.from_numpy(np.ascontiguousarray(rows.transpose(0, 2, 1, 3), np.float32))
     sums = taps[..., :width] * weights[..., 0]
     for tap in range(1, _TAPS):
-        sums += taps[..., tap : tap + width] * weights[..., tap]
-    first, last = np.ceil(-0.5 - shift), np.ceil(width - 0.5 - shift)
-    column = np.arange(width)
-    outside = (column < first[..., None]) | (column >= last[..., None])
-    return np.where(outside[:, None], fill[:, None, None], _bytes(sums))
+        sums.addcmul_(taps[..., tap : tap + width], weights[..., tap])
+    pixels = _bytes(sums.numpy())
+    left, right = np.ceil(-0.5 - shift), np.ceil(width - 0.5 - shift)
+    column = np.arange(width, dtype=np.float64)
+    outside = (column < left[..., None]) | (column >= right[..., None])
+    np.copyto(pixels, fill[:, None, None], where=outside[:, None])
+    return pixels
 
 
 def turn(images: Pixels, cosine: NDArray[np.float64], sine: NDArray[np.float64], fill: NDArray[np.uint8]) -> Pixels:
