@@ -12,9 +12,11 @@ from paceline.core.errors import DataError
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.augment.policy import parse_policy
 from paceline.data.decoded import Cut, Decoded, cut_out, middle
+from paceline.data.loader import load_batches
 from paceline.data.sources import cinic
 from paceline.data.sources.cinic import open_cinic10
 from paceline.data.sources.folder import Files, ImageOptions, list_images, open_folder
+from paceline.data.split import Subset
 from tests.data.pictures import encoded, picture, write_classes
 
 SMALL = ImageOptions(size=24)
@@ -208,3 +210,34 @@ def test_cinic_has_its_own_size_and_is_counted(tmp_path, monkeypatch):
     (tmp_path / "cinic10" / "train" / "bird" / "0.png").unlink()
     with pytest.raises(DataError, match="has 3 images, cinic10 has 4 there"):
         open_cinic10(tmp_path)
+
+
+def test_bad_images_that_worker_processes_find_are_counted_here(root):
+    (root / "train" / "dog" / "1.jpeg").write_bytes(b"no image at all")
+    train = open_folder(root, ImageOptions(size=24, bad_images="skip"), POLICY).train
+    assert isinstance(train, Decoded)
+    requests = [(np.arange(12), epoch) for epoch in range(2)]
+    there = list(load_batches(train, requests, workers=2, pin=False))
+    assert train.num_bad == 1
+    here = list(load_batches(train, requests, workers=0, pin=False))
+    assert all(torch.equal(one.images, other.images) for one, other in zip(there, here, strict=True))
+
+
+def test_what_stands_for_a_bad_image_does_not_depend_on_what_was_asked_before(root):
+    first, second = root / "train" / "dog" / "1.jpeg", root / "train" / "dog" / "2.jpeg"
+    first.write_bytes(b"no image at all")
+    second.write_bytes(second.read_bytes()[:-300])
+    one, other = (open_folder(root, ImageOptions(size=24, bad_images="skip"), POLICY).train for _ in range(2))
+    other.fetch(np.arange(12), 0)
+    for ids in ([5], [6, 5], [7, 5, 4]):
+        assert torch.equal(one.fetch(np.array(ids), 3).images, other.fetch(np.array(ids), 3).images)
+    assert isinstance(one, Decoded)
+    assert one.num_bad == 2
+
+
+def test_an_image_that_is_held_out_never_stands_in_for_a_bad_one(root):
+    (root / "train" / "dog" / "1.jpeg").write_bytes(b"no image at all")
+    train = open_folder(root, ImageOptions(size=24, bad_images="skip")).train
+    without_next = Subset(train, np.array([4, 5, 7]))
+    images = without_next.fetch(np.arange(3), None).images
+    assert torch.equal(images[1], images[2])

@@ -66,7 +66,7 @@ class Decoded:
     std: tuple[float, ...] = IMAGENET_STD
     augmentation: Augmentation | None = None
     pool: Ids | None = None
-    """The samples that mixup and cutmix may mix into others; None means all."""
+    """The samples that may be mixed into others or stand in for bad ones; None means all."""
     bad_images: BadImages = "fail"
     bad: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.uint8))
     """Marks the images that could not be decoded; shared with the worker processes, which find them."""
@@ -103,13 +103,15 @@ class Decoded:
 
     def _read(self, ids: Ids, draws: Draws | None) -> Pixels:
         opened = [self._open(int(number)) for number in ids]
-        crop = self.augmentation.policy.resized_crop if self.augmentation is not None and draws is not None else None
-        cuts = self._middles(opened) if crop is None or draws is None else self._random_cuts(opened, crop, draws)
+        cuts = [middle(one.height, one.width, self.size) for one in opened]
+        if self.augmentation is not None and draws is not None:
+            crop = self.augmentation.policy.resized_crop
+            cuts = cuts if crop is None else _random_cuts(opened, crop, draws)
         pictures = [self._decode(*pair) for pair in zip(opened, cuts, strict=True)]
         return np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
 
     def _open(self, number: int) -> "_Opened":
-        """Read an image's bytes and size; where that fails, those of the next one of the same class."""
+        """Read an image's bytes and size; where that fails, those of another one."""
         try:
             data = self.records.read(number)
             return _Opened(number, data, *image_size(data))
@@ -117,14 +119,36 @@ class Decoded:
             return self._instead(number, cause)
 
     def _decode(self, opened: "_Opened", cut: Cut) -> Picture:
+        if opened.replaces_bad:
+            cut = middle(opened.height, opened.width, self.size)
         try:
             return cut_out(opened.data, (opened.height, opened.width), cut, self.size)
         except BadImageError as cause:
             other = self._instead(opened.number, cause)
-            return self._decode(other, middle(other.height, other.width, self.size))
+            return self._decode(other, cut)
 
     def _instead(self, number: int, cause: BadImageError) -> "_Opened":
-        """Return another image for one that cannot be decoded, of the same class so that its label stays right."""
+        """Return the next image of the same class that can be decoded, so that the label stays right.
+
+        Which one it is must not depend on what was asked for before, so each candidate is decoded to the end, and its
+        middle is shown whichever fault the bad image has.
+        """
+        self._report(number, cause)
+        same = torch.nonzero(self.labels == self.labels[number]).flatten().numpy()
+        if self.pool is not None:  # what is held out stays out
+            same = same[np.isin(same, np.append(self.pool, number))]
+        for other in np.roll(same, -1 - int(np.searchsorted(same, number)))[:-1].tolist():
+            try:
+                data = self.records.read(other)
+                decode(data)
+                return _Opened(other, data, *image_size(data), replaces_bad=True)
+            except BadImageError as another:
+                self._report(other, another)
+        name = self.records.name(number)
+        raise DataError(f"no image of the class of {name} can be decoded", hint="look at that folder") from cause
+
+    def _report(self, number: int, cause: BadImageError) -> None:
+        """Stop at a bad image, or count it and say so once."""
         name = self.records.name(number)
         if self.bad_images == "fail":
             raise DataError(
@@ -134,18 +158,6 @@ class Decoded:
         if not self.bad[number]:
             logger.warning("skipped %s: %s", name, cause)
             self.bad[number] = 1
-        good = torch.nonzero((self.labels == self.labels[number]) & (self.bad == 0)).flatten().numpy()
-        if not len(good):
-            raise DataError(f"no image of the class of {name} can be decoded", hint="look at that folder") from cause
-        return self._open(int(good[np.searchsorted(good, number) % len(good)]))
-
-    def _middles(self, opened: "Sequence[_Opened]") -> list[Cut]:
-        return [middle(one.height, one.width, self.size) for one in opened]
-
-    def _random_cuts(self, opened: "Sequence[_Opened]", crop: ResizedCrop, draws: Draws) -> list[Cut]:
-        sizes = np.array([(one.height, one.width) for one in opened])
-        boxes: Boxes = choose_boxes(sizes[:, 0], sizes[:, 1], crop.smallest, draws)
-        return [Cut(*box) for box in np.stack(boxes, axis=1).tolist()]
 
 
 class _Opened(NamedTuple):
@@ -155,6 +167,13 @@ class _Opened(NamedTuple):
     data: bytes
     height: int
     width: int
+    replaces_bad: bool = False
+
+
+def _random_cuts(opened: Sequence[_Opened], crop: ResizedCrop, draws: Draws) -> list[Cut]:
+    sizes = np.array([(one.height, one.width) for one in opened])
+    boxes: Boxes = choose_boxes(sizes[:, 0], sizes[:, 1], crop.smallest, draws)
+    return [Cut(*box) for box in np.stack(boxes, axis=1).tolist()]
 
 
 def middle(height: int, width: int, size: int) -> Cut:

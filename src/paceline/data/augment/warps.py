@@ -80,11 +80,11 @@ def _bicubic(wide: NDArray[np.float32], y: NDArray[np.int64], x: NDArray[np.int6
     corner = ((y >> _STEP_BITS) - 1) * width + ((x >> _STEP_BITS) - 1)
     corner += np.arange(0, num * height * width, height * width)[:, None, None]
     near = np.arange(_TAPS)
-    taps = corner.reshape(-1, 1) + (near[:, None] * width + near).reshape(1, -1)
+    taps = torch.from_numpy(corner).view(-1, 1) + torch.from_numpy((near[:, None] * width + near).reshape(-1))
     step = ((y & (_STEPS - 1)) << _STEP_BITS) + (x & (_STEPS - 1))
     weights = torch.from_numpy(_plane_weights().take(step.reshape(-1), axis=0))
     pixels = torch.from_numpy(wide.reshape(-1, channels))
-    return embedding_bag(torch.from_numpy(taps), pixels, mode="sum", per_sample_weights=weights).numpy()
+    return embedding_bag(taps, pixels, mode="sum", per_sample_weights=weights).numpy()
 
 
 @lru_cache
