@@ -26,14 +26,21 @@ class Dice:
     def bits(self, purpose, *detail):
         return mix(self.seed, purpose, self.epoch, *detail, self.sample)
 
-    def uniform(self, purpose, *detail):
-        return (self.bits(purpose, *detail) >> 11) / 2**53
+    def halves(self, purpose, *detail):
+        bits = self.bits(purpose, *detail)
+        return bits >> 32, bits & 0xFFFFFFFF
 
-    def below(self, count, purpose, *detail):
-        return ((self.bits(purpose, *detail) >> 32) * count) >> 32
+    def quarters(self, purpose, *detail):
+        bits = self.bits(purpose, *detail)
+        return bits >> 48, (bits >> 32) & 0xFFFF, (bits >> 16) & 0xFFFF, bits & 0xFFFF
 
-    def quantile(self, purpose, *detail):
-        return ((self.bits(purpose, *detail) >> 52) + 0.5) / TABLE
+
+def below(count, half):
+    return half * count >> 32
+
+
+def quantile(quarter):
+    return ((quarter >> 4) + 0.5) / TABLE
 
 
 def picture(planes):
@@ -49,7 +56,7 @@ def planes(image):
 
 def crop(image, dice, *, padding, reflect=False):
     width, height = image.size
-    top, left = dice.below(2 * padding + 1, Purpose.CROP, 0), dice.below(2 * padding + 1, Purpose.CROP, 1)
+    top, left = (below(2 * padding + 1, half) for half in dice.halves(Purpose.CROP))
     if not reflect:
         wide = ImageOps.expand(image, border=padding, fill=0)
         return wide.crop((left, top, left + width, top + height))
@@ -83,13 +90,14 @@ def box(size, dice, smallest):
     """Return left, top, width, height of the resized crop."""
     width, height = size
     for attempt in range(10):
-        area = width * height * (smallest + (1 - smallest) * dice.uniform(Purpose.RESIZED_CROP, attempt, 0))
-        ratio = log_uniform(dice.quantile(Purpose.RESIZED_CROP, attempt, 1), 3 / 4, 4 / 3)
+        half, *_ = dice.halves(Purpose.RESIZED_CROP, 0, attempt)
+        *_, quarter = dice.quarters(Purpose.RESIZED_CROP, 0, attempt)
+        area = width * height * (smallest + (1 - smallest) * half / 2**32)
+        ratio = log_uniform(quantile(quarter), 3 / 4, 4 / 3)
         w, h = round(sqrt(area * ratio)), round(sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            top = dice.below(height - h + 1, Purpose.RESIZED_CROP, 10, 0)
-            left = dice.below(width - w + 1, Purpose.RESIZED_CROP, 10, 1)
-            return left, top, w, h
+            upper, lower = dice.halves(Purpose.RESIZED_CROP, 1)
+            return below(width - w + 1, lower), below(height - h + 1, upper), w, h
     h, w = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
     return (width - w) // 2, (height - h) // 2, w, h
 
@@ -107,7 +115,7 @@ def jitter(image, dice, *, kind, strength):
         "saturation": (ImageEnhance.Color, Purpose.SATURATION),
     }[kind]
     low = max(0.0, 1 - strength)
-    return enhancer(image).enhance(low + (1 + strength - low) * dice.uniform(purpose))
+    return enhancer(image).enhance(low + (1 + strength - low) * dice.halves(purpose)[0] / 2**32)
 
 
 COLOUR_OPS = 10
@@ -116,18 +124,18 @@ COLOUR_OPS = 10
 
 def rand_choice(dice, layer):
     """Return the operation of a layer, or None."""
-    if dice.uniform(Purpose.RAND, layer, 0) >= 0.5:
-        return None
-    return dice.below(15, Purpose.RAND, layer, 1)
+    chance, op, *_ = dice.quarters(Purpose.RAND, layer)
+    return None if chance >= 0.5 * 2**16 else op * 15 >> 16
 
 
 def rand_layer(image, dice, layer, *, magnitude=9.0, spread=0.5, increasing=True, fill):
     op = rand_choice(dice, layer)
     if op is None:
         return image
-    scattered = magnitude + spread * NormalDist().inv_cdf(dice.quantile(Purpose.RAND, layer, 2))
+    *_, strength, side = dice.quarters(Purpose.RAND, layer)
+    scattered = magnitude + spread * NormalDist().inv_cdf(quantile(strength))
     level = min(10.0, max(0.0, scattered)) / 10
-    sign = -1 if dice.below(2, Purpose.RAND, layer, 3) else 1
+    sign = -1 if side >= 2**15 else 1
     factor = max(0.1, 1 + sign * 0.9 * level) if increasing else 1.8 * level + 0.1
     operations = {
         0: lambda: ImageOps.autocontrast(image),
@@ -172,18 +180,21 @@ def normalised(planes_, mean, std):
 
 def erase(values, dice, chance):
     channels, height, width = values.shape
-    if dice.uniform(Purpose.ERASE, 0) >= chance:
+    if dice.halves(Purpose.ERASE, 0)[0] / 2**32 >= chance:
         return values
     result = values.copy()
     for attempt in range(10):
-        area = (0.02 + (1 / 3 - 0.02) * dice.uniform(Purpose.ERASE, 2, attempt, 0)) * height * width
-        aspect = log_uniform(dice.quantile(Purpose.ERASE, 2, attempt, 1), 0.3, 1 / 0.3)
+        half, *_ = dice.halves(Purpose.ERASE, 2, attempt)
+        *_, quarter = dice.quarters(Purpose.ERASE, 2, attempt)
+        area = (0.02 + (1 / 3 - 0.02) * half / 2**32) * height * width
+        aspect = log_uniform(quantile(quarter), 0.3, 1 / 0.3)
         h, w = round(sqrt(area * aspect)), round(sqrt(area / aspect))
         if 0 < h < height and w < width:
             break
     else:
         return result
-    top, left = dice.below(height - h + 1, Purpose.ERASE, 1, 0), dice.below(width - w + 1, Purpose.ERASE, 1, 1)
+    upper, lower = dice.halves(Purpose.ERASE, 1)
+    top, left = below(height - h + 1, upper), below(width - w + 1, lower)
     key = dice.bits(Purpose.ERASE_NOISE)
     for y in range(top, top + h):
         for x in range(left, left + w):
@@ -201,8 +212,8 @@ def mix_after_zero(value):
 
 def cutout(values, dice, size):
     _, height, width = values.shape
-    top = dice.below(height, Purpose.CUTOUT, 0) - size // 2
-    left = dice.below(width, Purpose.CUTOUT, 1) - size // 2
+    upper, lower = dice.halves(Purpose.CUTOUT)
+    top, left = below(height, upper) - size // 2, below(width, lower) - size // 2
     result = values.copy()
     for y in range(max(0, top), min(height, top + size)):
         for x in range(max(0, left), min(width, left + size)):
@@ -211,21 +222,21 @@ def cutout(values, dice, size):
 
 
 def partner(dice, pool):
-    return dice.below(pool, Purpose.MIX, 0)
+    return below(pool, dice.halves(Purpose.MIX, 0)[0])
 
 
 def mixup(values, other, dice, alpha):
     """Return the blend and the share of the first image."""
-    share = np.float32(beta_table(alpha)[dice.bits(Purpose.MIX, 1) >> 52])
+    share = np.float32(beta_table(alpha)[dice.quarters(Purpose.MIX, 0)[2] >> 4])
     return values * share + other * (np.float32(1) - share), share
 
 
 def cutmix(values, other, dice, alpha):
     _, height, width = values.shape
-    extent = sqrt(1 - beta_table(alpha)[dice.bits(Purpose.MIX, 1) >> 52])
+    extent = sqrt(1 - beta_table(alpha)[dice.quarters(Purpose.MIX, 0)[2] >> 4])
     h, w = int(extent * height), int(extent * width)
-    top = dice.below(height, Purpose.MIX, 2) - h // 2
-    left = dice.below(width, Purpose.MIX, 3) - w // 2
+    upper, lower = dice.halves(Purpose.MIX, 1)
+    top, left = below(height, upper) - h // 2, below(width, lower) - w // 2
     result, taken = values.copy(), 0
     for y in range(max(0, top), min(height, top + h)):
         for x in range(max(0, left), min(width, left + w)):

@@ -77,7 +77,7 @@ def rows(batch, places):
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_a_sample_does_not_depend_on_the_batch_it_is_asked_in(policy, data):
-    images = data.draw(st.sampled_from([IMAGES, IMAGES[:, :1]]))
+    images = IMAGES[:, : data.draw(st.sampled_from([1, 3]))]
     ids = np.array(data.draw(st.lists(st.integers(0, NUM - 1), min_size=1, max_size=40)))
     epoch = data.draw(st.integers(0, 1000))
     part = split(policy, images)
@@ -98,7 +98,7 @@ def test_epochs_and_seeds_change_what_is_seen_and_the_same_epoch_repeats_it(poli
 
 def batched_bytes(policy, ids, epoch, images=IMAGES):
     """Return what the steps on bytes make of the images."""
-    result = images[ids]
+    result = images[ids].copy()
     draws = Draws(seed=SEED, epoch=epoch, ids=ids)
     for step in parse_policy(policy).filled(FILL[: images.shape[1]]).pixel_steps:
         result = step(result, draws)
@@ -134,6 +134,10 @@ def test_batched_steps_agree_with_one_image_at_a_time(policy, channels, ids, epo
         assert np.abs(batched[place].astype(int) - expected).max() <= tolerance
 
 
+TOLERANCE: dict[int | None, int] = {Op.SHEAR_X: 1, Op.SHEAR_Y: 1, Op.SHIFT_X: 1, Op.SHIFT_Y: 1, Op.ROTATE: 6}
+"""In bytes: we round where Pillow cuts off, and turn by steps of 1/64 pixel, which shows most in pure noise."""
+
+
 @pytest.mark.parametrize(("policy", "increasing"), [("rand-m9-mstd0.5-inc1-n1", True), ("rand-m9-mstd0.5-n1", False)])
 def test_every_operation_of_randaugment_agrees_with_pillow(policy, increasing):
     ids, seen = np.arange(NUM), set()
@@ -143,7 +147,7 @@ def test_every_operation_of_randaugment_agrees_with_pillow(policy, increasing):
             dice = reference.Dice(SEED, epoch, int(sample))
             op = reference.rand_choice(dice, 0)
             image = reference.rand_layer(reference.picture(IMAGES[sample]), dice, 0, increasing=increasing, fill=FILL)
-            tolerance = 0 if op is None or op < reference.COLOUR_OPS else 1
+            tolerance = TOLERANCE.get(op, 0)
             assert np.abs(batched[sample].astype(int) - reference.planes(image)).max() <= tolerance, op
             seen.add(op)
     assert seen == {None, *range(len(Op))}

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.augment import blends, tables
-from paceline.data.augment.draws import Draws, Purpose
+from paceline.data.augment.draws import Draws, Purpose, fraction, halves
 from paceline.data.augment.geometry import Pixels
 
 
@@ -19,7 +19,8 @@ class Brightness:
     def __call__(self, images: Pixels, draws: Draws) -> Pixels:
         """Return the images, darker or brighter."""
         factor = _factor(self.strength, draws, Purpose.BRIGHTNESS)
-        return tables.apply_tables(images, tables.brightness(images, factor))
+        black = np.zeros(len(images), np.float32)
+        return tables.apply_tables(images, tables.blend_tables(black, factor)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Contrast:
     def __call__(self, images: Pixels, draws: Draws) -> Pixels:
         """Return the images, flatter or harder."""
         factor = _factor(self.strength, draws, Purpose.CONTRAST)
-        return tables.apply_tables(images, tables.contrast(images, factor))
+        return tables.apply_tables(images, tables.blend_tables(tables.mean_grey(images), factor)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +48,5 @@ class Saturation:
 
 def _factor(strength: float, draws: Draws, purpose: Purpose) -> NDArray[np.float64]:
     lowest = max(0.0, 1.0 - strength)
-    return lowest + (1.0 + strength - lowest) * draws.uniform(purpose)
+    half, _ = halves(draws.bits(purpose))
+    return lowest + (1.0 + strength - lowest) * fraction(half)

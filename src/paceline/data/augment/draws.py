@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.keys import mix, mix_each, uniform
+from paceline.core.keys import mix, mix_each
 from paceline.data.split import Ids
 
 TABLE_BITS = 12
@@ -21,6 +21,7 @@ TABLE_SIZE = 1 << TABLE_BITS
 _QUANTILES = (np.arange(TABLE_SIZE) + 0.5) / TABLE_SIZE
 
 Table = NDArray[np.float64]
+Parts = NDArray[np.int64]
 
 
 class Purpose(IntEnum):
@@ -55,28 +56,32 @@ class Draws:
         """Return 64 bits per sample; `detail` tells apart throws with one purpose."""
         return mix_each(mix(self.seed, purpose, self.epoch, *detail), self.ids)
 
-    def uniform(self, purpose: Purpose, *detail: int) -> NDArray[np.float64]:
-        """Return a number in [0, 1) per sample."""
-        return uniform(self.bits(purpose, *detail))
 
-    def below(self, count: int | NDArray[np.int64], purpose: Purpose, *detail: int) -> NDArray[np.int64]:
-        """Return a whole number in [0, count) per sample."""
-        return scale_bits(self.bits(purpose, *detail), count)
-
-    def place(self, purpose: Purpose, *detail: int) -> NDArray[np.intp]:
-        """Return a place in a table of TABLE_SIZE equally likely values per sample."""
-        return table_place(self.bits(purpose, *detail))
+def halves(bits: NDArray[np.uint64]) -> tuple[Parts, Parts]:
+    """Return two numbers of 32 bits, the upper one first."""
+    parts = bits.astype("<u8", copy=False).view("<u4").reshape(-1, 2).T.astype(np.int64)
+    return parts[1], parts[0]
 
 
-def scale_bits(bits: NDArray[np.uint64], count: int | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Turn bits into whole numbers in [0, count)."""
-    high = bits >> np.uint64(32)
-    return ((high * np.asarray(count, np.uint64)) >> np.uint64(32)).astype(np.int64)
+def quarters(bits: NDArray[np.uint64]) -> tuple[Parts, Parts, Parts, Parts]:
+    """Return four numbers of 16 bits, the upper ones first."""
+    parts = bits.astype("<u8", copy=False).view("<u2").reshape(-1, 4).T.astype(np.int64)
+    return parts[3], parts[2], parts[1], parts[0]
 
 
-def table_place(bits: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Turn bits into places of a table of TABLE_SIZE values."""
-    return (bits >> np.uint64(64 - TABLE_BITS)).astype(np.intp)
+def below(count: int | NDArray[np.int64], half: Parts) -> NDArray[np.int64]:
+    """Turn numbers of 32 bits into whole numbers in [0, count)."""
+    return (half * count) >> 32
+
+
+def fraction(half: Parts) -> NDArray[np.float64]:
+    """Turn numbers of 32 bits into numbers in [0, 1)."""
+    return half.astype(np.float64) * 2.0**-32
+
+
+def table_place(quarter: Parts) -> NDArray[np.int64]:
+    """Turn numbers of 16 bits into places of a table of TABLE_SIZE values."""
+    return quarter >> (16 - TABLE_BITS)
 
 
 @lru_cache

@@ -6,7 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.keys import mix_each
-from paceline.data.augment.draws import TABLE_BITS, TABLE_SIZE, Draws, Purpose, log_uniform_table, normal_table
+from paceline.data.augment.draws import (
+    TABLE_BITS,
+    TABLE_SIZE,
+    Draws,
+    Purpose,
+    below,
+    fraction,
+    halves,
+    log_uniform_table,
+    normal_table,
+    quarters,
+    table_place,
+)
 
 ATTEMPTS = 10
 AREA = (0.02, 1 / 3)
@@ -24,19 +36,20 @@ class Erase:
 
     def __call__(self, images: Values, draws: Draws) -> Values:
         """Return the images, some with a box of noise; changes them in place."""
-        _, channels, height, width = images.shape
-        hit = np.flatnonzero(draws.uniform(Purpose.ERASE, 0) < self.chance)
+        channels, height, width = images.shape[1:]
+        area = height * width
+        half, _ = halves(draws.bits(Purpose.ERASE, 0))
+        hit = np.flatnonzero(fraction(half) < self.chance)
         chosen = draws.of(hit)
         box_height, box_width = _erased_sizes(height, width, chosen)
-        top = chosen.below(height - box_height + 1, Purpose.ERASE, 1, 0)
-        left = chosen.below(width - box_width + 1, Purpose.ERASE, 1, 1)
-        image, row, column = np.nonzero(boxes((height, width), (top, left), (box_height, box_width)))
-        key = chosen.bits(Purpose.ERASE_NOISE)
-        bits = mix_each(0, (key[image] + (row * width + column).astype(np.uint64)).view(np.int64))
-        noise = normal_table().astype(np.float32)
+        upper, lower = halves(chosen.bits(Purpose.ERASE, 1))
+        top, left = below(height - box_height + 1, upper), below(width - box_width + 1, lower)
+        image, place = np.divmod(np.flatnonzero(boxes((height, width), (top, left), (box_height, box_width))), area)
+        bits = mix_each(0, chosen.bits(Purpose.ERASE_NOISE).view(np.int64)[image] + place)
+        start = hit[image] * (channels * area) + place
         for plane in range(channels):
-            place = (bits >> np.uint64(TABLE_BITS * plane)) & np.uint64(TABLE_SIZE - 1)
-            images[hit[image], plane, row, column] = noise[place]
+            draw = (bits >> np.uint64(TABLE_BITS * plane)).view(np.int64) & (TABLE_SIZE - 1)
+            images.reshape(-1)[start + plane * area] = normal_table()[draw]
         return images
 
 
@@ -49,8 +62,8 @@ class Cutout:
     def __call__(self, images: Values, draws: Draws) -> Values:
         """Return the images, each with a square at zero; changes them in place."""
         height, width = images.shape[2:]
-        top = draws.below(height, Purpose.CUTOUT, 0) - self.size // 2
-        left = draws.below(width, Purpose.CUTOUT, 1) - self.size // 2
+        upper, lower = halves(draws.bits(Purpose.CUTOUT))
+        top, left = below(height, upper) - self.size // 2, below(width, lower) - self.size // 2
         side = np.full(len(images), self.size)
         cut = boxes((height, width), (top, left), (side, side))
         np.copyto(images, np.float32(0), where=cut[:, None])
@@ -62,13 +75,17 @@ def _erased_sizes(height: int, width: int, draws: Draws) -> tuple[NDArray[np.int
     aspects = log_uniform_table(*ASPECT)
     low, high = AREA
     sizes = np.zeros((2, len(draws.ids)), np.int64)
+    pending = np.arange(len(draws.ids))
     for attempt in range(ATTEMPTS):
-        area = (low + (high - low) * draws.uniform(Purpose.ERASE, 2, attempt, 0)) * height * width
-        aspect = aspects[draws.place(Purpose.ERASE, 2, attempt, 1)]
+        bits = draws.of(pending).bits(Purpose.ERASE, 2, attempt)
+        (half, _), (*_, quarter) = halves(bits), quarters(bits)
+        area = (low + (high - low) * fraction(half)) * (height * width)
+        aspect = aspects[table_place(quarter)]
         tried = np.rint(np.sqrt(np.stack([area * aspect, area / aspect]))).astype(np.int64)
-        fits = (tried[0] < height) & (tried[1] < width) & (sizes[0] == 0)
-        sizes[:, fits] = tried[:, fits]
-        if sizes[0].all():
+        fits = (tried[0] < height) & (tried[1] < width)
+        sizes[:, pending[fits]] = tried[:, fits]
+        pending = pending[~fits]
+        if not len(pending):
             break
     return sizes[0], sizes[1]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws, Purpose
+from paceline.data.augment.draws import Draws, Purpose, below, halves
 
 Pixels = NDArray[np.uint8]
 """Images as bytes, N×C×H×W: planes let every operation run along contiguous rows."""
@@ -24,8 +24,7 @@ class Crop:
         """Return a random window of each image."""
         padded = self._pad(images)
         windows = sliding_window_view(padded, images.shape[2:], axis=(2, 3))
-        top = draws.below(2 * self.padding + 1, Purpose.CROP, 0)
-        left = draws.below(2 * self.padding + 1, Purpose.CROP, 1)
+        top, left = (below(2 * self.padding + 1, half) for half in halves(draws.bits(Purpose.CROP)))
         return windows.transpose(0, 2, 3, 1, 4, 5)[np.arange(len(images)), top, left]
 
     def _pad(self, images: Pixels) -> Pixels:
@@ -59,11 +58,10 @@ class AlternatingFlip:
 
 
 def mirrored(images: Pixels, which: NDArray[np.bool_]) -> Pixels:
-    """Return the images with left and right exchanged where `which` says so."""
+    """Exchange left and right where `which` says so, in place."""
     places = np.flatnonzero(which)
-    result = images.copy()
-    result[places] = images[places][..., ::-1]
-    return result
+    images[places] = images[places][..., ::-1]
+    return images
 
 
 def _odd(bits: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws, Purpose, beta_table
+from paceline.data.augment.draws import Draws, Parts, Purpose, below, beta_table, halves, quarters, table_place
 from paceline.data.augment.erasing import Values, boxes
 from paceline.data.split import Ids
 
@@ -33,24 +33,25 @@ class Mixing:
     def plan(self, draws: Draws, pool: Ids, shape: tuple[int, int]) -> Blend:
         """Decide for each sample; partners come from `pool`, the ids that may be trained on."""
         height, width = shape
-        partners = pool[draws.below(len(pool), Purpose.MIX, 0)]
-        cuts = self._cuts(draws)
-        share = self._shares(draws, cuts)
+        bits = draws.bits(Purpose.MIX, 0)
+        (half, _), (*_, place, side) = halves(bits), quarters(bits)
+        partners = pool[below(len(pool), half)]
+        cuts = self._cuts(side)
+        share = self._shares(table_place(place), cuts)
         extent = np.sqrt(1.0 - share)
         box_height, box_width = ((extent * size).astype(np.int64) for size in shape)
-        top = draws.below(height, Purpose.MIX, 2) - box_height // 2
-        left = draws.below(width, Purpose.MIX, 3) - box_width // 2
+        upper, lower = halves(draws.bits(Purpose.MIX, 1))
+        top, left = below(height, upper) - box_height // 2, below(width, lower) - box_width // 2
         cut = boxes(shape, (top, left), (box_height, box_width)) & cuts[:, None, None]
         kept = 1.0 - cut.sum(axis=(1, 2)) / (height * width)
         return Blend(partners, np.where(cuts, kept, share).astype(np.float32), cut, cuts)
 
-    def _cuts(self, draws: Draws) -> NDArray[np.bool_]:
+    def _cuts(self, side: Parts) -> NDArray[np.bool_]:
         if self.mixup is not None and self.cutmix is not None:
-            return draws.below(2, Purpose.MIX, 4).astype(np.bool_)
-        return np.full(len(draws.ids), self.cutmix is not None)
+            return side < 1 << 15
+        return np.full(len(side), self.cutmix is not None)
 
-    def _shares(self, draws: Draws, cuts: NDArray[np.bool_]) -> NDArray[np.float64]:
-        place = draws.place(Purpose.MIX, 1)
+    def _shares(self, place: Parts, cuts: NDArray[np.bool_]) -> NDArray[np.float64]:
         blended = beta_table(self.mixup if self.mixup is not None else 1.0)[place]
         cut = beta_table(self.cutmix if self.cutmix is not None else 1.0)[place]
         return np.where(cuts, cut, blended)

@@ -34,7 +34,9 @@ class Normalisation:
         return values.numpy()
 
     def _shifts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, std = (torch.tensor(values).mul_(255).view(1, -1, 1, 1) for values in (self.mean, self.std))
+        mean, std = (
+            torch.tensor(values, dtype=torch.float32).mul_(255).view(1, -1, 1, 1) for values in (self.mean, self.std)
+        )
         return mean, std.reciprocal_()
 
 

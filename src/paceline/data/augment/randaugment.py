@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.augment import blends, tables, warps
-from paceline.data.augment.draws import TABLE_SIZE, Draws, Purpose, Table, normal_table
+from paceline.data.augment.draws import TABLE_SIZE, Draws, Purpose, Table, normal_table, quarters, table_place
 from paceline.data.augment.geometry import Pixels
 
 DEEPEST = 10.0
@@ -41,14 +41,6 @@ class Op(IntEnum):
     ROTATE = 14
 
 
-_WITHOUT_LEVEL = {
-    Op.AUTO_CONTRAST: tables.auto_contrast,
-    Op.EQUALIZE: tables.equalize,
-    Op.INVERT: tables.invert,
-}
-_WITH_FACTOR = {Op.CONTRAST: tables.contrast, Op.BRIGHTNESS: tables.brightness}
-
-
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What some samples drew in one layer: which operation, how strong (a place in the table of levels), which sign."""
@@ -57,9 +49,13 @@ class Choices:
     places: NDArray[np.intp]
     signs: NDArray[np.float64]
 
-    def of(self, where: NDArray) -> "Choices":
+    def of(self, where: NDArray | slice) -> "Choices":
         """Return the choices of the samples there."""
         return Choices(self.ops[where], self.places[where], self.signs[where])
+
+    def starts(self) -> list[int]:
+        """Return where each operation begins in choices that are sorted by operation, and where the last one ends."""
+        return np.searchsorted(self.ops, np.arange(len(Op) + 1)).tolist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,56 +72,69 @@ class RandAugment:
     """The colour of what a move brings in from outside: the mean of the data set."""
 
     def __call__(self, images: Pixels, draws: Draws) -> Pixels:
-        """Return the images, each changed by its own operations."""
-        result = images.copy()
+        """Return the images, each changed by its own operations, in place."""
         for layer in range(self.layers):
-            active = np.flatnonzero(draws.uniform(Purpose.RAND, layer, 0) < self.chance)
-            self._layer(result, active, self._choose(draws.of(active), layer))
-        return result
+            chance, op, place, side = quarters(draws.bits(Purpose.RAND, layer))
+            active = np.flatnonzero(chance < self.chance * 2**16)
+            choices = Choices((op * len(Op)) >> 16, table_place(place), np.where(side < 1 << 15, 1.0, -1.0))
+            self._layer(images, active, choices.of(active))
+        return images
 
-    def _choose(self, draws: Draws, layer: int) -> Choices:
-        return Choices(
-            draws.below(len(Op), Purpose.RAND, layer, 1),
-            draws.place(Purpose.RAND, layer, 2),
-            (1 - 2 * draws.below(2, Purpose.RAND, layer, 3)).astype(np.float64),
-        )
-
-    def _layer(self, images: Pixels, active: NDArray[np.intp], choices: Choices) -> None:
-        """Change the active images in place, one kind of operation at a time."""
+    def _layer(self, images: Pixels, active: NDArray[np.intp], drawn: Choices) -> None:
+        """Change the active images in place: sorted by operation, so that each kind is one slice of them."""
+        order = np.argsort(drawn.ops, kind="stable")
+        choices, places = drawn.of(order), active[order]
+        work = images[places]
+        starts = choices.starts()
         kinds = (
-            (choices.ops <= Op.BRIGHTNESS, self._look_up),
-            (choices.ops == Op.SATURATION, self._saturate),
-            (choices.ops == Op.SHARPNESS, self._sharpen),
-            ((choices.ops == Op.SHEAR_X) | (choices.ops == Op.SHIFT_X), self._slide),
-            ((choices.ops == Op.SHEAR_Y) | (choices.ops == Op.SHIFT_Y), self._slide_upright),
-            (choices.ops == Op.ROTATE, self._turn),
+            (Op.AUTO_CONTRAST, Op.BRIGHTNESS, self._look_up),
+            (Op.SATURATION, Op.SATURATION, self._saturate),
+            (Op.SHARPNESS, Op.SHARPNESS, self._sharpen),
+            (Op.SHEAR_X, Op.SHIFT_Y, self._slide),
+            (Op.ROTATE, Op.ROTATE, self._turn),
         )
-        for mask, change in kinds:
-            if mask.any():
-                places = active[mask]
-                images[places] = change(images[places], choices.of(mask))
+        for first, last, change in kinds:
+            part = slice(starts[first], starts[last + 1])
+            if part.start < part.stop:
+                work[part] = change(work[part], choices.of(part))
+        images[places] = work
 
     def _levels(self) -> Table:
         return _level_table(self.magnitude, self.spread, self.ceiling)
 
     def _look_up(self, images: Pixels, choices: Choices) -> Pixels:
+        """Apply the operations that are a table per plane, all in one look-up; the images are sorted by operation."""
         result = np.empty((*images.shape[:2], 256), np.uint8)
-        for op in np.unique(choices.ops):
-            mask = choices.ops == op
-            result[mask] = self._table(Op(op), images[mask], choices.of(mask))
+        starts = choices.starts()
+        stretched, spread, fixed, grey, blend = (
+            slice(starts[first], starts[last + 1])
+            for first, last in (
+                (Op.AUTO_CONTRAST, Op.AUTO_CONTRAST),
+                (Op.EQUALIZE, Op.EQUALIZE),
+                (Op.INVERT, Op.SOLARIZE_ADD),
+                (Op.CONTRAST, Op.CONTRAST),
+                (Op.CONTRAST, Op.BRIGHTNESS),
+            )
+        )
+        result[stretched] = tables.auto_contrast(images[stretched])
+        result[spread] = tables.equalize(images[spread])
+        result[fixed] = self._fixed_tables(choices.of(fixed))[:, None]
+        start = np.zeros(blend.stop - blend.start, np.float32)
+        start[: grey.stop - grey.start] = tables.mean_grey(images[grey])
+        result[blend] = tables.blend_tables(start, self._factor(choices.of(blend)))[:, None]
         return tables.apply_tables(images, result)
 
-    def _table(self, op: Op, images: Pixels, choices: Choices) -> tables.Tables:
-        if op in _WITHOUT_LEVEL:
-            return _WITHOUT_LEVEL[op](images)
-        if op in _WITH_FACTOR:
-            return _WITH_FACTOR[op](images, self._factor(choices))
+    def _fixed_tables(self, choices: Choices) -> NDArray[np.uint8]:
+        starts, rows = tables.fixed_tables()
         level = self._levels()[choices.places]
-        if op is Op.SOLARIZE_ADD:
-            return tables.solarize_add(images, np.minimum(128, _whole(110 * level)))
-        if op is Op.SOLARIZE:
-            return tables.solarize(images, self._rising(256, level))
-        return tables.posterize(images, np.maximum(1, self._rising(4, level)))  # without any bit all would be black
+        settings = {
+            Op.INVERT: starts["invert"] + np.zeros_like(choices.ops),
+            # Without any bit left the image would be black.
+            Op.POSTERIZE: starts["posterize"] + np.maximum(1, self._rising(4, level)),
+            Op.SOLARIZE: starts["solarize"] + self._rising(256, level),
+            Op.SOLARIZE_ADD: starts["solarize_add"] + np.minimum(128, _whole(110 * level)),
+        }
+        return rows[np.choose(choices.ops - Op.INVERT, list(settings.values()))]
 
     def _saturate(self, images: Pixels, choices: Choices) -> Pixels:
         return blends.saturation(images, self._factor(choices))
@@ -134,16 +143,30 @@ class RandAugment:
         return blends.sharpness(images, self._factor(choices))
 
     def _slide(self, images: Pixels, choices: Choices) -> Pixels:
-        """Shear or shift: a row's way grows downwards in a shear, and is the same for all rows in a shift."""
+        """Shear or shift; what moves along y is laid on its side before and after."""
+        upright = (choices.ops == Op.SHEAR_Y) | (choices.ops == Op.SHIFT_Y)
+        if images.shape[2] != images.shape[3]:
+            return self._slide_oblong(images, choices, upright)
+        lying = images.copy()
+        lying[upright] = images[upright].swapaxes(2, 3)
+        moved = self._slide_rows(lying, choices)
+        moved[upright] = moved[upright].swapaxes(2, 3)
+        return moved
+
+    def _slide_oblong(self, images: Pixels, choices: Choices, upright: NDArray[np.bool_]) -> Pixels:
+        result = np.empty_like(images)
+        result[~upright] = self._slide_rows(images[~upright], choices.of(~upright))
+        lying = np.ascontiguousarray(images[upright].swapaxes(2, 3))
+        result[upright] = self._slide_rows(lying, choices.of(upright)).swapaxes(2, 3)
+        return result
+
+    def _slide_rows(self, images: Pixels, choices: Choices) -> Pixels:
+        """Move rows sideways: by more and more downwards in a shear, all alike in a shift."""
         height, width = images.shape[2:]
         amount = (self._levels()[choices.places] * choices.signs)[:, None]
-        sheared = 0.3 * amount * (np.arange(height) + 0.5)
         shear = (choices.ops == Op.SHEAR_X) | (choices.ops == Op.SHEAR_Y)
-        return warps.slide(images, np.where(shear[:, None], sheared, 0.45 * width * amount), self._fill(images))
-
-    def _slide_upright(self, images: Pixels, choices: Choices) -> Pixels:
-        lying = np.ascontiguousarray(images.swapaxes(2, 3))
-        return self._slide(lying, choices).swapaxes(2, 3)
+        shift = np.where(shear[:, None], 0.3 * amount * (np.arange(height) + 0.5), 0.45 * width * amount)
+        return warps.slide(images, shift, self._fill(images))
 
     def _turn(self, images: Pixels, choices: Choices) -> Pixels:
         cosine, sine = _angle_tables(self.magnitude, self.spread, self.ceiling)

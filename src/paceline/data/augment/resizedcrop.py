@@ -1,7 +1,7 @@
 """Random resized crop: a box of random area and shape, stretched to the size of the image.
 
-The two passes of the bicubic filter are matrix products of whole numbers (pixels times weights in units of 2**-14).
-Every sum stays below 2**24, so 32-bit floats hold it exactly and no order of summation can change a bit.
+The two passes of the bicubic filter are matrix products of bytes with weights that are multiples of 2**-14. Every sum
+is such a multiple below 2**10, so a 32-bit float holds it exactly and no order of summation can change a bit.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,21 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws, Purpose, log_uniform_table
+from paceline.data.augment.draws import (
+    Draws,
+    Purpose,
+    below,
+    fraction,
+    halves,
+    log_uniform_table,
+    quarters,
+    table_place,
+)
 from paceline.data.augment.geometry import Pixels
 
 ATTEMPTS = 10
 RATIO = (3 / 4, 4 / 3)
-WEIGHT_ONE = 1 << 14
+WEIGHT_STEPS = 1 << 14
 
 Weights = NDArray[np.float32]
 
@@ -37,28 +46,24 @@ def choose_boxes(heights: NDArray[np.int64], widths: NDArray[np.int64], smallest
 
     Of ten tries the first that fits is taken; where none does, the middle, trimmed until its shape is allowed.
     """
-    area = (heights * widths).astype(np.float64)
     ratios = log_uniform_table(*RATIO)
     box_heights, box_widths = _middle_sizes(heights, widths)
-    open_ = np.ones(len(heights), np.bool_)
+    pending = np.arange(len(heights))
     for attempt in range(ATTEMPTS):
-        target = area * (smallest + (1.0 - smallest) * draws.uniform(Purpose.RESIZED_CROP, attempt, 0))
-        ratio = ratios[draws.place(Purpose.RESIZED_CROP, attempt, 1)]
-        tried_width = np.rint(np.sqrt(target * ratio)).astype(np.int64)
-        tried_height = np.rint(np.sqrt(target / ratio)).astype(np.int64)
-        fits = (tried_width <= widths) & (tried_height <= heights) & (tried_width > 0) & (tried_height > 0) & open_
-        box_heights[fits], box_widths[fits] = tried_height[fits], tried_width[fits]
-        open_ &= ~fits
-        if not open_.any():
+        bits = draws.of(pending).bits(Purpose.RESIZED_CROP, 0, attempt)
+        (half, _), (*_, quarter) = halves(bits), quarters(bits)
+        area = (smallest + (1.0 - smallest) * fraction(half)) * (heights[pending] * widths[pending])
+        ratio = ratios[table_place(quarter)]
+        width, height = (np.rint(np.sqrt(side)).astype(np.int64) for side in (area * ratio, area / ratio))
+        fits = (width <= widths[pending]) & (height <= heights[pending]) & (width > 0) & (height > 0)
+        box_heights[pending[fits]], box_widths[pending[fits]] = height[fits], width[fits]
+        pending = pending[~fits]
+        if not len(pending):
             break
-    top = draws.below(heights - box_heights + 1, Purpose.RESIZED_CROP, ATTEMPTS, 0)
-    left = draws.below(widths - box_widths + 1, Purpose.RESIZED_CROP, ATTEMPTS, 1)
-    return Boxes(
-        np.where(open_, (heights - box_heights) // 2, top),
-        np.where(open_, (widths - box_widths) // 2, left),
-        box_heights,
-        box_widths,
-    )
+    upper, lower = halves(draws.bits(Purpose.RESIZED_CROP, 1))
+    top, left = below(heights - box_heights + 1, upper), below(widths - box_widths + 1, lower)
+    top[pending], left[pending] = ((heights - box_heights) // 2)[pending], ((widths - box_widths) // 2)[pending]
+    return Boxes(top, left, box_heights, box_widths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,10 @@ class ResizedCrop:
         boxes = choose_boxes(np.full(num, height), np.full(num, width), self.smallest, draws)
         across = _shifted(width, boxes.width, boxes.left)
         down = _shifted(height, boxes.height, boxes.top).transpose(0, 2, 1)
-        wide = _to_bytes(images.reshape(num, -1, width).astype(np.float32) @ across)
-        tall = _to_bytes(down[:, None] @ wide.reshape(num, channels, height, width))
+        wide: Weights = images.reshape(num, -1, width).astype(np.float32) @ across
+        _round_to_bytes(wide)
+        tall: Weights = down[:, None] @ wide.reshape(num, channels, height, width)
+        _round_to_bytes(tall)
         return tall.astype(np.uint8)
 
 
@@ -101,12 +108,12 @@ def _stretches(size: int) -> Weights:
 
 
 def _stretch(length: int, size: int) -> NDArray[np.float64]:
-    """Return the bicubic weights (out × in) in units of 1/WEIGHT_ONE; each row sums to WEIGHT_ONE."""
+    """Return the bicubic weights (out × in), multiples of 1/WEIGHT_STEPS; each row sums to one."""
     centres = (np.arange(size) + 0.5) * length / size
     weights = cubic(np.arange(length) + 0.5 - centres[:, None])
-    whole = np.rint(weights / weights.sum(axis=1, keepdims=True) * WEIGHT_ONE)
-    whole[np.arange(size), whole.argmax(axis=1)] += WEIGHT_ONE - whole.sum(axis=1)
-    return whole
+    whole = np.rint(weights / weights.sum(axis=1, keepdims=True) * WEIGHT_STEPS)
+    whole[np.arange(size), whole.argmax(axis=1)] += WEIGHT_STEPS - whole.sum(axis=1)
+    return whole / WEIGHT_STEPS
 
 
 def cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -117,7 +124,6 @@ def cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(near < 1.0, inner, np.where(near < 2.0, outer, 0.0))
 
 
-def _to_bytes(sums: Weights) -> Weights:
-    """Round sums of weighted pixels to the nearest byte; changes them in place."""
-    torch.from_numpy(sums).add_(WEIGHT_ONE // 2).mul_(1.0 / WEIGHT_ONE).floor_().clamp_(0, 255)
-    return sums
+def _round_to_bytes(sums: Weights) -> None:
+    """Round weighted sums of bytes to bytes, in place."""
+    torch.from_numpy(sums).round_().clamp_(0, 255)

@@ -3,6 +3,8 @@
 Results equal those of Pillow's ImageOps and ImageEnhance to the bit.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,10 +19,10 @@ GREY = (19595, 38470, 7471)
 
 
 def apply_tables(images: Pixels, tables: Tables) -> Pixels:
-    """Return the images with every byte replaced by the entry of its plane's table."""
-    num, channels = images.shape[:2]
-    places = images.reshape(num * channels, -1).astype(np.intp)
-    places += np.arange(0, num * channels * 256, 256)[:, None]
+    """Return the images with every byte replaced by the entry of its plane's table; one table may serve all planes."""
+    num = len(images) * tables.shape[1]
+    places = images.reshape(num, images.size // max(1, num)).astype(np.intp)
+    places += np.arange(0, num * 256, 256)[:, None]
     return tables.reshape(-1).take(places).reshape(images.shape)
 
 
@@ -35,9 +37,9 @@ def auto_contrast(images: Pixels) -> Tables:
 
 def equalize(images: Pixels) -> Tables:
     """Spread each plane's bytes so that every brightness is about equally common."""
-    num, channels = images.shape[:2]
+    num, channels, height, width = images.shape
     planes = num * channels
-    places = images.reshape(planes, -1).astype(np.intp)
+    places = images.reshape(planes, height * width).astype(np.intp)
     last = places.max(axis=1)
     places += np.arange(0, planes * 256, 256)[:, None]
     counts = np.bincount(places.reshape(-1), minlength=planes * 256).reshape(planes, 256)
@@ -47,37 +49,33 @@ def equalize(images: Pixels) -> Tables:
     return _bytes(np.where(step[:, None] > 0, spread, BYTES)).reshape(num, channels, 256)
 
 
-def invert(images: Pixels) -> Tables:
-    """Turn dark into bright."""
-    return _every_plane(np.broadcast_to(255 - BYTES, (len(images), 256)), images)
+def blend_tables(start: NDArray[np.float32], factor: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return a table per image that moves bytes away from a start of its own: black gives brightness."""
+    return blended(start[:, None], BYTES, factor[:, None]).astype(np.uint8)
 
 
-def posterize(images: Pixels, bits: NDArray[np.int64]) -> Tables:
-    """Keep only the upper `bits` bits of each byte."""
-    mask = (0xFF << (8 - bits)) & 0xFF
-    return _every_plane(BYTES & mask[:, None], images)
+def mean_grey(images: Pixels) -> NDArray[np.float32]:
+    """Return the mean luma of each image in whole bytes: the start from which contrast moves away."""
+    luma = grey(images)
+    area = luma.shape[1] * luma.shape[2]
+    return np.floor(luma.sum(axis=(1, 2), dtype=np.int64) / area + 0.5).astype(np.float32)
 
 
-def solarize(images: Pixels, threshold: NDArray[np.int64]) -> Tables:
-    """Invert every byte from the threshold on."""
-    return _every_plane(np.where(threshold[:, None] > BYTES, BYTES, 255 - BYTES), images)
+@lru_cache
+def fixed_tables() -> tuple[dict[str, int], NDArray[np.uint8]]:
+    """Return all tables of the operations with few settings, and at which row those of each operation begin.
 
-
-def solarize_add(images: Pixels, addend: NDArray[np.int64]) -> Tables:
-    """Brighten the darker half of the scale."""
-    return _every_plane(np.where(BYTES < 128, BYTES + addend[:, None], BYTES), images)
-
-
-def brightness(images: Pixels, factor: NDArray[np.float64]) -> Tables:
-    """Move away from black by the factor."""
-    return _every_plane(blended(np.zeros(1, np.float32), BYTES, factor[:, None]), images)
-
-
-def contrast(images: Pixels, factor: NDArray[np.float64]) -> Tables:
-    """Move away from the image's mean grey by the factor."""
-    luma = grey(images).reshape(len(images), -1)
-    mean = np.floor(luma.sum(axis=1, dtype=np.int64) / luma.shape[1] + 0.5).astype(np.float32)
-    return _every_plane(blended(mean[:, None], BYTES, factor[:, None]), images)
+    invert; posterize (bits kept); solarize (threshold); solarize_add (addend).
+    """
+    banks = {
+        "invert": 255 - BYTES[None],
+        "posterize": BYTES & (0xFF << (8 - np.arange(9)))[:, None],
+        "solarize": np.where(np.arange(257)[:, None] > BYTES, BYTES, 255 - BYTES),
+        "solarize_add": np.where(BYTES < 128, BYTES + np.arange(129)[:, None], BYTES),
+    }
+    starts = np.cumsum([0, *map(len, banks.values())])
+    rows = _bytes(np.concatenate(list(banks.values())))
+    return dict(zip(banks, starts.tolist(), strict=False)), rows
 
 
 def grey(images: Pixels) -> Pixels:
@@ -94,11 +92,6 @@ def blended(start: NDArray, end: NDArray, factor: NDArray[np.float64]) -> NDArra
     moved = (end.astype(np.float32) - origin) * factor.astype(np.float32)
     moved += origin
     return np.clip(moved, 0, 255, out=moved)
-
-
-def _every_plane(table: NDArray, images: Pixels) -> Tables:
-    """Repeat one table per image for all of its planes."""
-    return np.repeat(_bytes(table)[:, None], images.shape[1], axis=1)
 
 
 def _bytes(table: NDArray) -> NDArray[np.uint8]:

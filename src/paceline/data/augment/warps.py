@@ -5,8 +5,11 @@ that Pillow's transforms use (its resizing has -1/2). Each sum is formed on its 
 not depend on the batch.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch.nn.functional import embedding_bag
 
@@ -15,34 +18,50 @@ from paceline.data.augment.geometry import Pixels
 _TAPS = 4
 _EDGE = 2
 """How far the taps around a place inside the image can reach out of it."""
+_STEP_BITS = 6
+_STEPS = 1 << _STEP_BITS
 
 
 def slide(images: Pixels, shift: NDArray[np.float64], fill: NDArray[np.uint8]) -> Pixels:
     """Move rows sideways: row y of each image takes its pixels from `shift[image, y]` further right."""
     num, channels, height, width = images.shape
     whole = np.floor(shift)
-    weights = _weights(shift - whole)[:, None, :, :, None]
-    reach = whole.astype(np.int64)[..., None] + np.arange(-1, width + _EDGE)
-    row = np.arange(0, num * channels * height * width, width).reshape(num, channels, height, 1)
-    taps = images.reshape(-1).take(row + np.clip(reach, 0, width - 1)[:, None]).astype(np.float32)
-    sums = taps[..., :width] * weights[..., 0, :]
+    weights = torch.from_numpy(_weights(shift - whole)[:, None, :, None, :])
+    padded = np.empty((num, channels, height, 3 * width + 2 * _EDGE), np.uint8)
+    inner = slice(width + _EDGE, 2 * width + _EDGE)
+    padded[..., : inner.start], padded[..., inner.stop :] = images[..., :1], images[..., -1:]
+    padded[..., inner] = images
+    first = np.clip(whole, -width - 1, width).astype(np.int64) + (inner.start - 1)
+    windows = sliding_window_view(padded, width + _TAPS - 1, axis=3)
+    rows = windows.transpose(0, 2, 3, 1, 4)[np.arange(num)[:, None], np.arange(height), first]
+    taps = torch.from_numpy(np.ascontiguousarray(rows.transpose(0, 2, 1, 3), np.float32))
+    sums = taps[..., :width] * weights[..., 0]
     for tap in range(1, _TAPS):
-        sums += taps[..., tap : tap + width] * weights[..., tap, :]
-    place = np.arange(width) + 0.5 + shift[..., None]
-    return np.where(((place < 0) | (place >= width))[:, None], fill[:, None, None], _bytes(sums))
+        sums.addcmul_(taps[..., tap : tap + width], weights[..., tap])
+    pixels = _bytes(sums.numpy())
+    left, right = np.ceil(-0.5 - shift), np.ceil(width - 0.5 - shift)
+    column = np.arange(width, dtype=np.float64)
+    outside = (column < left[..., None]) | (column >= right[..., None])
+    np.copyto(pixels, fill[:, None, None], where=outside[:, None])
+    return pixels
 
 
 def turn(images: Pixels, cosine: NDArray[np.float64], sine: NDArray[np.float64], fill: NDArray[np.uint8]) -> Pixels:
-    """Rotate each image about its middle."""
+    """Rotate each image about its middle; a pixel comes from the nearest multiple of 1/64 pixel."""
     num, channels, height, width = images.shape
-    y, x = (grid.reshape(1, -1) + 0.5 for grid in np.indices((height, width)))
-    cosine, sine = cosine[:, None], sine[:, None]
-    from_x = cosine * (x - width / 2) + sine * (y - height / 2) + width / 2
-    from_y = cosine * (y - height / 2) - sine * (x - width / 2) + height / 2
+    y, x = (np.arange(size) + 0.5 - size / 2 for size in (height, width))
+    cosine, sine = cosine[:, None, None], sine[:, None, None]
+    from_x = cosine * x + sine * y[:, None] + width / 2
+    from_y = cosine * y[:, None] - sine * x + height / 2
     outside = (from_x < 0) | (from_x >= width) | (from_y < 0) | (from_y >= height)
-    pixels = _bytes(_bicubic(_widened(images), np.clip(from_y, 0, height), np.clip(from_x, 0, width)))
+    pixels = _bytes(_bicubic(_widened(images), _fine(from_y, height), _fine(from_x, width)))
     pixels[outside.reshape(-1)] = fill
     return np.ascontiguousarray(pixels.reshape(num, -1, channels).transpose(0, 2, 1)).reshape(images.shape)
+
+
+def _fine(place: NDArray[np.float64], size: int) -> NDArray[np.int64]:
+    """Return how far right of (or below) the first widened pixel's middle a place lies, in steps of 1/64 pixel."""
+    return np.rint((np.clip(place, 0, size) + (_EDGE - 0.5)) * _STEPS).astype(np.int64)
 
 
 def _widened(images: Pixels) -> NDArray[np.float32]:
@@ -52,26 +71,27 @@ def _widened(images: Pixels) -> NDArray[np.float32]:
     return np.ascontiguousarray(wide.transpose(0, 2, 3, 1), np.float32)
 
 
-def _bicubic(wide: NDArray[np.float32], y: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the colour at each place (N×places) of the widened images, as rows of C values.
+def _bicubic(wide: NDArray[np.float32], y: NDArray[np.int64], x: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the colour at each place (N×H×W) of the widened images, as rows of C values.
 
-    All sixteen taps of a place are one bag; its weights are the products of four along each axis.
+    The sixteen taps of a place are one bag, whose weights stand ready for every step of 1/64 pixel.
     """
     num, height, width, channels = wide.shape
-    row, column = np.floor(y - 0.5), np.floor(x - 0.5)
-    corner = ((row + (_EDGE - 1)) * width + column + (_EDGE - 1)).astype(np.int64)
-    corner += np.arange(0, num * height * width, height * width)[:, None]
+    corner = ((y >> _STEP_BITS) - 1) * width + ((x >> _STEP_BITS) - 1)
+    corner += np.arange(0, num * height * width, height * width)[:, None, None]
     near = np.arange(_TAPS)
-    taps = corner.reshape(-1, 1) + (near[:, None] * width + near).reshape(1, -1)
-    weights = _spread(y - 0.5 - row, torch.eye(_TAPS).repeat_interleave(_TAPS, dim=1))
-    weights *= _spread(x - 0.5 - column, torch.eye(_TAPS).repeat(1, _TAPS))
+    taps = torch.from_numpy(corner).view(-1, 1) + torch.from_numpy((near[:, None] * width + near).reshape(-1))
+    step = ((y & (_STEPS - 1)) << _STEP_BITS) + (x & (_STEPS - 1))
+    weights = torch.from_numpy(_plane_weights().take(step.reshape(-1), axis=0))
     pixels = torch.from_numpy(wide.reshape(-1, channels))
-    return embedding_bag(torch.from_numpy(taps), pixels, mode="sum", per_sample_weights=weights).numpy()
+    return embedding_bag(taps, pixels, mode="sum", per_sample_weights=weights).numpy()
 
 
-def _spread(past: NDArray[np.float64], pattern: torch.Tensor) -> torch.Tensor:
-    """Return four weights per place repeated to sixteen: a product with ones and zeros, quicker than broadcasting."""
-    return torch.from_numpy(_weights(past).reshape(-1, _TAPS)) @ pattern
+@lru_cache
+def _plane_weights() -> NDArray[np.float32]:
+    """Return the weights of the sixteen pixels around a place, for each step down and each step right."""
+    line = _weights(np.arange(_STEPS) / _STEPS)
+    return np.einsum("yi,xj->yxij", line, line).reshape(_STEPS * _STEPS, _TAPS * _TAPS)
 
 
 def _weights(past: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -1,0 +1,274 @@
+"""Pack files: written once, continued after an interruption, and never trusted when damaged."""
+
+import pickle
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.core.errors import DataError
+from paceline.data import pack as pack_module
+from paceline.data.augment.pipeline import Augmentation
+from paceline.data.augment.policy import parse_policy
+from paceline.data.decode import image_size
+from paceline.data.decoded import Decoded
+from paceline.data.memory import InMemory
+from paceline.data.pack import PackOptions, pack
+from paceline.data.packed import open_packed, read_index, verify
+from paceline.data.packfile import HEAD_SIZE
+from paceline.data.sources.digits import open_digits
+from paceline.data.sources.folder import ImageOptions, open_folder
+from tests.data.pictures import write_classes
+
+CLASSES = ["cat", "dog"]
+JPEG = PackOptions(size=None)
+POLICY = Augmentation(policy=parse_policy("resized-crop,flip,erase0.25"), seed=2)
+
+
+def silent(*_):
+    pass
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "pictures"
+    write_classes(folder / "train", CLASSES, num=5, size=(60, 90))
+    write_classes(folder / "val", CLASSES, num=2, size=(40, 40), form="PNG")
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out" / "set.pack"
+
+
+def open_source(root, size=32, **options):
+    return open_folder(root, ImageOptions(size=size, **options), POLICY)
+
+
+def test_a_pack_of_whole_files_gives_the_same_images_as_the_folder(root, out):
+    told = []
+    done = pack(open_source(root), out, JPEG, lambda *news: told.append(news))
+    assert (done.num_images, done.num_bad, done.num_bytes) == (14, 0, out.stat().st_size)
+    assert told == [(place, 14) for place in range(1, 15)]
+    folder, packed = open_source(root), open_packed(out, 32, POLICY)
+    assert packed.classes == ("cat", "dog")
+    for part, num in (("train", 10), ("test", 4)):
+        for epoch in (None, 3):
+            one, other = (getattr(data, part).fetch(np.arange(num), epoch) for data in (folder, packed))
+            assert torch.equal(one.images, other.images)
+            assert torch.equal(one.labels, other.labels)
+    assert verify(out) == 0
+    assert sorted(path.name for path in out.parent.iterdir()) == ["set.pack", "set.pack.lock"]
+
+
+def test_kept_jpeg_files_are_made_smaller_and_small_ones_left_alone(root, out):
+    pack(open_source(root), out, PackOptions(size=48), silent)
+    train, test = open_packed(out, 32).train, open_packed(out, 32).test
+    assert isinstance(train, Decoded)
+    assert isinstance(test, Decoded)
+    assert image_size(train.records.read(0)) == (48, 72)
+    assert test.records.read(0) == (root / "val" / "cat" / "0.png").read_bytes()
+    one, other = (data.train.fetch(np.arange(10), None).images for data in (open_source(root), open_packed(out, 32)))
+    assert (one - other).abs().mean() < 0.2
+
+
+def test_pixels_are_kept_at_their_size_and_live_in_memory_when_small(root, out, monkeypatch):
+    pack(open_source(root), out, PackOptions(size=24, keep="pixels"), silent)
+    data = open_packed(out, augmentation=POLICY)
+    assert isinstance(data.train, InMemory)
+    assert data.image_shape == (3, 24, 24)
+    monkeypatch.setattr("paceline.data.packed.IN_MEMORY_BYTES", 0)
+    mapped = open_packed(out)
+    assert isinstance(mapped.train, Decoded)
+    assert torch.equal(mapped.train.fetch(np.arange(10), None).images, data.train.fetch(np.arange(10), None).images)
+    resized = open_packed(out, 16)
+    assert resized.train.fetch(np.arange(3), None).images.shape == (3, 3, 16, 16)
+
+
+def test_a_worker_process_maps_the_file_itself(root, out):
+    pack(open_source(root), out, JPEG, silent)
+    train = open_packed(out, 32, POLICY).train
+    before = train.fetch(np.arange(10), 1)
+    sent = pickle.dumps(train)
+    assert len(sent) < 20_000
+    assert torch.equal(pickle.loads(sent).fetch(np.arange(10), 1).images, before.images)
+
+
+@pytest.mark.parametrize("stop_after", [1, 5, 13])
+@pytest.mark.parametrize("every", [1, 4])
+def test_an_interrupted_pack_is_continued_and_ends_with_the_same_bytes(root, out, monkeypatch, stop_after, every):
+    monkeypatch.setattr(pack_module, "JOURNAL_EVERY", every)
+    pack(open_source(root), out, JPEG, silent)
+    expected = out.read_bytes()
+    out.unlink()
+
+    def interrupt(done, _):
+        if done == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(open_source(root), out, JPEG, interrupt)
+    assert not out.exists()
+    told = []
+    pack(open_source(root), out, JPEG, lambda done, _: told.append(done))
+    assert out.read_bytes() == expected
+    assert told[0] == stop_after + 1
+
+
+def test_a_pack_that_was_killed_in_the_middle_of_a_write_is_continued(root, out):
+    pack(open_source(root), out, JPEG, silent)
+    expected = out.read_bytes()
+    out.unlink()
+
+    def interrupt(done, _):
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(open_source(root), out, JPEG, interrupt)
+    partial, journal = (out.with_name(out.name + end) for end in (".partial", ".journal"))
+    partial.write_bytes(partial.read_bytes()[:-50])
+    journal.write_bytes(journal.read_bytes()[:-5])
+    pack(open_source(root), out, JPEG, silent)
+    assert out.read_bytes() == expected
+
+
+def test_another_plan_does_not_continue_an_interrupted_pack(root, out):
+    def interrupt(done, _):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(open_source(root), out, JPEG, interrupt)
+    told = []
+    pack(open_source(root), out, PackOptions(size=24, keep="pixels"), lambda done, _: told.append(done))
+    assert told[0] == 1
+
+
+def test_a_bad_image_stops_the_pack_or_is_left_out_and_counted(root, out):
+    (root / "train" / "cat" / "2.jpeg").write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"cat/2.jpeg cannot be decoded"):
+        pack(open_source(root), out, JPEG, silent)
+    done = pack(open_source(root), out, PackOptions(size=None, bad_images="skip"), silent)
+    assert (done.num_images, done.num_bad) == (13, 1)
+    assert open_packed(out, 32).train.fetch(np.arange(9), None).labels.tolist() == [0] * 4 + [1] * 5
+
+
+def test_a_set_in_memory_and_pixels_without_a_size_are_refused(root, out):
+    with pytest.raises(DataError, match="lives in memory already"):
+        pack(open_digits(), out, JPEG, silent)
+    with pytest.raises(DataError, match="pixels need a size"):
+        pack(open_source(root), out, PackOptions(size=None, keep="pixels"), silent)
+    pack(open_source(root), out, JPEG, silent)
+    with pytest.raises(DataError, match="keeps images of any size"):
+        open_packed(out)
+
+
+@pytest.fixture
+def packed(root, out):
+    pack(open_source(root), out, JPEG, silent)
+    return out
+
+
+def damage(path, place, xor=1):
+    content = bytearray(path.read_bytes())
+    content[place] ^= xor
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("cut", [1, 100, 5000])
+def test_a_truncated_pack_is_refused(packed, cut):
+    packed.write_bytes(packed.read_bytes()[:-cut])
+    with pytest.raises(DataError, match=r"is damaged: it has .* bytes instead of"):
+        open_packed(packed, 32)
+
+
+def test_a_pack_of_another_version_is_told_from_a_damaged_one(packed):
+    content = bytearray(packed.read_bytes())
+    content[8:12] = struct.pack("<I", 7)
+    packed.write_bytes(content)
+    with pytest.raises(DataError, match="is a pack of version 7; this Paceline reads version 1") as caught:
+        open_packed(packed, 32)
+    assert "pack the data set again" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(("place", "says"), [(20, "its first bytes are wrong"), (-10, "checksum of its index")])
+def test_a_flipped_bit_in_head_or_index_is_noticed_when_opening(packed, place, says):
+    damage(packed, place)
+    with pytest.raises(DataError, match=says):
+        open_packed(packed, 32)
+
+
+def test_a_flipped_bit_in_an_image_is_noticed_when_it_is_read(packed):
+    entries = read_index(packed).entries
+    damage(packed, int(entries[3]["start"]) + 500)
+    assert verify(packed) == 1
+    train = open_packed(packed, 32).train
+    train.fetch(np.array([0, 1, 2, 4]), None)
+    with pytest.raises(DataError, match="image 3 cannot be decoded: its checksum is wrong"):
+        train.fetch(np.array([3]), None)
+    skipping = open_packed(packed, 32, bad_images="skip").train
+    assert isinstance(skipping, Decoded)
+    skipping.fetch(np.arange(10), None)
+    assert skipping.num_bad == 1
+
+
+def test_a_flipped_bit_in_pixels_that_live_in_memory_is_noticed_when_opening(root, out):
+    pack(open_source(root), out, PackOptions(size=24, keep="pixels"), silent)
+    damage(out, HEAD_SIZE + 100)
+    with pytest.raises(DataError, match="image 0: its checksum is wrong"):
+        open_packed(out)
+
+
+def test_other_files_and_missing_files_are_told_apart(tmp_path):
+    (tmp_path / "x").write_bytes(b"something else entirely" * 10)
+    with pytest.raises(DataError, match="is not a pack file"):
+        open_packed(tmp_path / "x", 32)
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        open_packed(tmp_path / "y", 32)
+    (tmp_path / "z").write_bytes(b"\0" * 200)
+    with pytest.raises(DataError, match="is not a pack file"):
+        open_packed(tmp_path / "z", 32)
+
+
+def test_the_checksum_is_the_crc32_that_other_tools_compute(packed):
+    entry = read_index(packed).entries[0]
+    start, length = int(entry["start"]), int(entry["length"])
+    assert zlib.crc32(packed.read_bytes()[start : start + length]) == int(entry["crc"])
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np
+from paceline.data.packed import open_packed
+
+def anonymous():
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
+
+train = open_packed(Path(sys.argv[1]), 32).train
+order = np.arange(len(train))
+for batch in np.array_split(order, 10):
+    train.fetch(batch, None)
+before = anonymous()
+for epoch in range(3):
+    for batch in np.array_split(order, 10):
+        train.fetch(batch, None)
+print(anonymous() - before)
+"""
+
+
+def test_memory_does_not_grow_over_epochs_of_a_set_larger_than_a_batch(tmp_path, out):
+    write_classes(tmp_path / "big", CLASSES, num=60, size=(200, 200), form="PNG")
+    done = pack(open_source(tmp_path / "big"), out, PackOptions(size=200, keep="pixels"), silent)
+    assert done.num_bytes > 14_000_000
+    result = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(out)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert int(result.stdout) < 6_000  # kB; the set has 14,000
