@@ -15,6 +15,7 @@ from paceline.core.plan import BatchPlan
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.engine.ema import Ema
+from paceline.engine.ghosts import NO_GHOSTS, Ghosts, NoGhosts
 from paceline.engine.optimizer import build_optimizer
 from paceline.engine.portable import capture_model, capture_optimizer, restore_model, restore_optimizer
 from paceline.engine.state import Progress
@@ -69,6 +70,10 @@ class Job:
         average_buffers(self.model, team)
         if self.ema is not None:
             average_buffers(self.ema.model, team)
+
+    def ghosts(self, team: Team) -> Ghosts | NoGhosts:
+        """Return the context of a step in which each part of the batch sees the buffers as they were before it."""
+        return NO_GHOSTS if self.plan.shards is None else Ghosts(self.model, team, scale=1 / self.gradient_weight)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that the forward pass runs in."""

@@ -10,8 +10,9 @@
 Every decision is shared by all ranks, and a lone rank is a team of one: nothing here asks whether it is alone.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.nn import functional
@@ -32,8 +33,12 @@ from paceline.parallel.modes import without_exchange
 from paceline.parallel.team import Team
 from paceline.records.entries import State
 
-IDLE = range(1)
-"""What a rank without images computes, with weight 0: the first image of the batch."""
+
+class Part(NamedTuple):
+    """Images that a rank computes at once, and what their mean loss is multiplied with; 0 when they do not count."""
+
+    batch: Batch
+    weight: float
 
 
 class Save(Protocol):
@@ -73,28 +78,34 @@ class Training:
                     break
         return State.FINISHED
 
-    def batches_of_epoch(self) -> Iterator[tuple[int, list[Batch]]]:
-        """Yield the steps left in this epoch with this rank's part of each batch.
-
-        A last batch of fewer images than ranks leaves some without any: they get an image that counts for nothing, so
-        that they take part in what all ranks do together.
-        """
+    def batches_of_epoch(self) -> Iterator[tuple[int, list[Part]]]:
+        """Yield the steps left in this epoch with this rank's parts of each batch."""
         job, first = self.job, self.progress.step
         epoch = first // job.plan.steps_per_epoch
         end = min((epoch + 1) * job.plan.steps_per_epoch, job.plan.total_steps)
         order = epoch_order(seed=job.config.seed, epoch=epoch, images=job.plan.images)
+        steps = [self.places(step) for step in range(first, end)]
         requests: list[Request] = []
-        num_parts = []
-        for step in range(first, end):
+        for step, parts in enumerate(steps, start=first):
             start = step % job.plan.steps_per_epoch * job.plan.global_batch
-            parts = job.plan.parts(step, self.team.world.rank) or [IDLE]
-            requests += [(order[start + part.start : start + part.stop], epoch) for part in parts]
-            num_parts.append(len(parts))
+            requests += [(order[start + places.start : start + places.stop], epoch) for places, _ in parts]
         batches = load_batches(job.splits.train, requests, workers=job.config.workers, pin=job.device.type == "cuda")
-        for step, number in zip(range(first, end), num_parts, strict=True):
-            yield step, [next(batches) for _ in range(number)]
+        for step, parts in enumerate(steps, start=first):
+            yield step, [Part(next(batches), weight) for _, weight in parts]
 
-    def train_step(self, step: int, parts: list[Batch]) -> float:
+    def places(self, step: int) -> list[tuple[range, float]]:
+        """Return the places of the global batch that this rank computes, part by part, each with its weight.
+
+        A last batch of few images leaves some ranks with fewer parts than others, or without any. They get an image
+        that counts for nothing, so that they take part in everything that all ranks do together.
+        """
+        plan = self.job.plan
+        per_image = self.job.gradient_weight / plan.batch_images(step)
+        parts = [(part, len(part) * per_image) for part in plan.parts(step, self.team.world.rank)]
+        least = len(plan.parts(step, 0)) if self.job.config.batch_norm == "sync" else 1
+        return parts + [(range(1), 0.0)] * (least - len(parts))
+
+    def train_step(self, step: int, parts: list[Part]) -> float:
         """Compute one step and return its learning rate. Collective: every rank must call it."""
         job, clock = self.job, self.clock
         clock.lap(DATA)
@@ -102,7 +113,7 @@ class Training:
         for group in job.optimizer.param_groups:
             group["lr"] = lr
         torch.default_generator.manual_seed(mix(job.config.seed, step, self.team.world.rank) >> 1)
-        self.gradients(step, parts)
+        self.gradients(parts)
         if job.config.clip is not None:
             job.scaler.unscale_(job.optimizer)
             torch.nn.utils.clip_grad_norm_(job.model.parameters(), job.config.clip)
@@ -114,32 +125,29 @@ class Training:
         clock.lap(UPDATE)
         return lr
 
-    def gradients(self, step: int, parts: list[Batch]) -> None:
-        """Compute the gradient of the whole batch: this rank's parts, each weighted by its share of the images."""
-        job = self.job
-        if not job.plan.parts(step, self.team.world.rank):
-            with idle(job.model):
-                self.backward(parts[0], weight=0.0)
-            return
-        per_image = job.gradient_weight / job.plan.batch_images(step)
-        for batch in parts[:-1]:
-            with without_exchange(job.forward):
-                self.backward(batch, weight=len(batch.labels) * per_image)
-        self.backward(parts[-1], weight=len(parts[-1].labels) * per_image)
+    def gradients(self, parts: list[Part]) -> None:
+        """Compute the gradient of the whole batch from this rank's parts; the last one exchanges it with the others."""
+        forward = self.job.forward
+        with self.job.ghosts(self.team) as ghosts:
+            for part in parts[:-1]:
+                with without_exchange(forward), ghosts.shard(part.weight):
+                    self.backward(part)
+            with ghosts.shard(parts[-1].weight):
+                self.backward(parts[-1])
 
-    def backward(self, batch: Batch, *, weight: float) -> None:
-        """Add the gradient of a part of the batch. Exchanges it with the other ranks as the mode says."""
-        job, clock = self.job, self.clock
+    def backward(self, part: Part) -> None:
+        """Add the gradient of a part of the batch."""
+        job, clock, batch = self.job, self.clock, part.batch
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         labels = batch.labels.to(job.device, non_blocking=True)
         targets = labels if batch.targets is None else batch.targets.to(job.device, non_blocking=True)
-        with job.autocast():
+        with job.autocast(), contextlib.nullcontext() if part.weight else idle(job.model):
             logits = job.forward(images)
             loss = functional.cross_entropy(logits, targets, label_smoothing=job.config.label_smoothing)
         clock.lap(FORWARD)
-        if weight:
+        if part.weight:
             self.recorder.meter.add(loss, logits, labels)
-        job.scaler.scale(loss if weight == 1 else loss * weight).backward()
+        job.scaler.scale(loss if part.weight == 1 else loss * part.weight).backward()
         clock.lap(BACKWARD)
 
     def after_step(self, lr: float, save: Save) -> None:

@@ -16,7 +16,9 @@ from paceline.core.errors import ConfigError
 from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.batchnorm import synchronise_batch_norm
+from paceline.parallel.compress import register_compression
 from paceline.parallel.team import Team
+from paceline.parallel.threads import ThreadedParallel
 
 Mode = Literal["single", "dp", "ddp", "fsdp"]
 
@@ -57,8 +59,6 @@ def refuse_unfit(config: Config, choice: ModeChoice) -> None:
         raise ConfigError("--ema needs the whole weights on every rank, fsdp has shards", hint="use --mode ddp")
     if choice.mode == "fsdp" and config.batch_norm == "ghost":
         raise ConfigError("--batch-norm ghost is not there for fsdp", hint="use --mode ddp, or --batch-norm sync")
-    if config.compress != "none" or config.batch_norm == "ghost":
-        raise ConfigError("--compress and --batch-norm ghost are not there yet")
     if choice.mode != "ddp" and config.compress != "none":
         raise ConfigError(
             f"--compress {config.compress} compresses what ddp sends, but the mode is {choice}",
@@ -80,7 +80,9 @@ def spread(model: nn.Module, config: Config, team: Team, choice: ModeChoice) -> 
     if choice.mode == "fsdp":
         fully_shard(model)
     if choice.mode == "dp" and choice.devices > 1:
-        return DataParallel(model, device_ids=list(range(choice.devices)))
+        if team.device.type == "cuda":
+            return DataParallel(model, device_ids=list(range(choice.devices)))
+        return ThreadedParallel(model, choice.devices)
     return model
 
 
@@ -109,13 +111,16 @@ def _distributed(model: nn.Module, config: Config, team: Team) -> DistributedDat
     """Buffers are not broadcast: they are averaged before they are used or saved."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # newer torch calls it forward_sync_buffers, older does not
-        return DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             model,
             device_ids=None if team.device.type == "cpu" else [team.device.index],
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and ":" not in config.model,
         )
+    if config.compress != "none":
+        register_compression(wrapped, config.compress, team)
+    return wrapped
 
 
 def num_devices(device: torch.device, nproc: int | None) -> int:

@@ -1,0 +1,236 @@
+"""The promise: the same run at every world size, in every mode, through stops and resumes at another."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.core.config import Config
+from paceline.core.errors import ConfigError, RanksError
+from paceline.core.interval import Interval
+from paceline.core.start import Start
+from paceline.engine.rank import Beginning
+from paceline.engine.signals import StopRequest
+from paceline.parallel.team import Team
+from paceline.records.entries import State
+from paceline.records.folder import RunFolder
+from paceline.records.reader import read_metrics
+from tests.engine.conftest import differences, final_state
+
+VARYING = {"images_per_s", "seconds", "phases", "utilisation"}
+TIGHT = 2e-4
+"""Relative difference that rounding may make in a loss after two epochs: gradients are summed in another order."""
+
+
+class StopAt(StopRequest):
+    """Asks to stop after a step, on one rank alone: the others must learn of it."""
+
+    def __init__(self, asks: bool) -> None:
+        super().__init__()
+        self._asks = asks
+        self._calls = 0
+
+    @property
+    def asked(self) -> bool:
+        self._calls += 1
+        if self._asks and self._calls == 14:
+            self.signal = signal.SIGTERM
+        return self.signal is not None
+
+
+def live(team: Team, settings: dict[str, Any], resume: Path | None = None, asking_rank: int | None = None):
+    torch.set_num_threads(1)
+    stop = StopAt(team.world.rank == asking_rank)
+    beginning = Beginning(Config(**settings), team, Start())
+    result = beginning.run(stop, None if resume is None else RunFolder(resume))
+    return {"folder": str(result.folder), "state": str(result.state), "step": result.step, "test": result.test}
+
+
+def quick(tmp_path: Path, **settings: Any) -> dict[str, Any]:
+    usual = {"model": "mlp", "epochs": 2, "lr": 0.02, "runs_dir": tmp_path / "runs", "track": (), "log_every": 5}
+    return usual | settings
+
+
+def train(ranks, world_size: int, settings: dict[str, Any], **more: Any) -> Path:
+    results = ranks(world_size).run(live, settings, *more.values())
+    assert {result["folder"] for result in results} == {results[0]["folder"]}, "every rank names the same folder"
+    return Path(results[0]["folder"])
+
+
+def losses(folder: Path) -> list[float]:
+    records = [record for record in read_metrics(RunFolder(folder)) if record["kind"] == "step"]
+    return [record["loss"] for record in records]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "mlp"},
+        {"model": "resnet20", "batch_norm": "sync", "epochs": 1},
+        {"model": "resnet20", "batch_norm": "ghost", "shards": 4, "epochs": 1},
+        {"model": "mlp", "accumulate": 3, "global_batch": 101},
+    ],
+    ids=["no batch norm", "sync batch norm", "ghost batch norm", "accumulated, ragged"],
+)
+def test_the_loss_curve_is_the_same_at_every_world_size(ranks, tmp_path, settings):
+    alone = losses(train(ranks, 1, quick(tmp_path, **settings)))
+    assert len(alone) > 2
+    for world_size in (2, 3, 4):
+        spread = losses(train(ranks, world_size, quick(tmp_path, **settings)))
+        assert spread == pytest.approx(alone, rel=TIGHT), f"{world_size} ranks"
+
+
+def test_a_batch_of_fewer_images_than_ranks_is_counted_right(ranks, tmp_path):
+    """1,293 images in batches of 646 leave one image for four ranks."""
+    settings = quick(tmp_path, global_batch=646, batch_norm="sync", model="resnet20", epochs=1)
+    alone, spread = (losses(train(ranks, size, settings)) for size in (1, 4))
+    assert spread == pytest.approx(alone, rel=TIGHT)
+
+
+def unweighted(team: Team, settings: dict[str, Any]):
+    """Train as scripts do that average the means of unequal batches."""
+    from paceline.engine.loop import Training
+
+    places = Training.places
+    Training.places = lambda self, step: [(part, 1.0) for part, _ in places(self, step)]
+    try:
+        return live(team, settings)
+    finally:
+        Training.places = places
+
+
+def test_the_curves_differ_when_ragged_batches_are_not_weighted(ranks, tmp_path):
+    """The control: averaging means of unequal shares, as plain DDP does, shows."""
+    settings = quick(tmp_path, global_batch=5, steps=30, lr=0.1)
+    alone = losses(train(ranks, 1, settings))
+    spread = losses(Path(ranks(3).run(unweighted, settings)[0]["folder"]))
+    assert spread != pytest.approx(alone, rel=TIGHT)
+
+
+def test_evaluation_gives_the_same_digits_at_every_world_size(ranks, tmp_path):
+    folder = train(ranks, 1, quick(tmp_path))
+    scores = {size: ranks(size).run(score, folder)[0] for size in (1, 2, 3, 4)}
+    assert len({json.dumps(value) for value in scores.values()}) == 1, scores
+
+
+def score(team: Team, folder: Path):
+    from paceline.core.load import load_config
+    from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+    from paceline.engine.evaluate import evaluate
+    from paceline.engine.job import build_job
+
+    torch.set_num_threads(1)
+    job = build_job(load_config(RunFolder(folder).config), team)
+    job.restore(load_checkpoint(Checkpoints(RunFolder(folder).checkpoints, keep=1).named("best")))
+    result = evaluate(job, team, job.splits.test)
+    return [result.loss.hex(), result.correct1, result.correct5, result.images]
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 3), (4, 2), (2, 1)])
+def test_a_run_stopped_at_one_world_size_goes_on_at_another(ranks, tmp_path, first, second):
+    settings = quick(tmp_path)
+    whole = train(ranks, 1, settings)
+    stopped = ranks(first).run(live, settings, None, first - 1)
+    assert {result["state"] for result in stopped} == {State.STOPPED}
+    assert len({result["step"] for result in stopped}) == 1
+    assert 13 < stopped[0]["step"] < 17
+    resumed = train(ranks, second, settings, resume=Path(stopped[0]["folder"]))
+    weights = [final_state(folder)["model"] for folder in (whole, resumed)]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("first", "second"), [("ddp", "fsdp"), ("fsdp", "ddp")])
+def test_a_checkpoint_moves_between_modes_in_mid_epoch(ranks, tmp_path, first, second):
+    settings = quick(tmp_path, optimizer="adamw", lr=0.001)
+    whole = train(ranks, 1, settings)
+    stopped = ranks(2).run(live, settings | {"mode": first}, None, 0)
+    folder = Path(stopped[0]["folder"])
+    train(ranks, 2, settings | {"mode": second}, resume=folder)
+    weights = [final_state(run)["model"] for run in (whole, folder)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_two_ranks_resume_to_the_same_bits_as_two_ranks_that_never_stopped(ranks, tmp_path):
+    settings = quick(tmp_path, model="cnn", ema=0.9)
+    whole = train(ranks, 2, settings)
+    stopped = ranks(2).run(live, settings, None, 1)
+    resumed = train(ranks, 2, settings, resume=Path(stopped[0]["folder"]))
+    assert differences(final_state(whole), final_state(resumed)) == []
+
+
+def test_patience_ends_the_run_on_every_rank(ranks, tmp_path):
+    results = ranks(3).run(live, quick(tmp_path, epochs=50, patience=2, lr=1e-12))
+    assert {(result["state"], result["step"]) for result in results} == {(State.FINISHED, 33)}
+
+
+def test_replicas_hold_the_same_bits_at_every_save(ranks, tmp_path):
+    """Local batch norm sees other images on every rank, so this holds only because buffers are averaged first."""
+    settings = quick(tmp_path, model="cnn", save_every=Interval(5, "step"), check_replicas=11)
+    assert train(ranks, 3, settings)
+
+
+def flipped(team: Team, settings: dict[str, Any]):
+    from paceline.engine.loop import Training
+
+    step = Training.train_step
+
+    def with_a_flipped_bit(self, number, parts):
+        lr = step(self, number, parts)
+        if number == 6 and team.world.rank == 1:
+            weight = next(iter(self.job.model.parameters())).detach().view(-1)
+            weight[:1].view(torch.int32).bitwise_xor_(1)
+        return lr
+
+    Training.train_step = with_a_flipped_bit
+    try:
+        return live(team, settings)
+    finally:
+        Training.train_step = step
+
+
+def test_one_flipped_bit_on_one_rank_is_caught_at_its_step_and_named(ranks, tmp_path):
+    with pytest.raises(RanksError, match=r"step 7.*1\.weight|1\.weight.*step 7"):
+        ranks(3).run(flipped, quick(tmp_path, check_replicas=1))
+
+
+def differing(team: Team, settings: dict[str, Any]):
+    return live(team, settings | {"lr": 0.1 * (1 + team.world.rank)})
+
+
+def test_ranks_with_different_settings_are_refused_by_name(ranks, tmp_path):
+    with pytest.raises(ConfigError, match=r"--lr is 0\.1 on rank 0 and 0\.2 on rank 1"):
+        ranks(2).run(differing, quick(tmp_path))
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_stops_all(ranks, tmp_path):
+    path = tmp_path / "nan.py"
+    path.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self, num_classes):\n"
+        "        super().__init__()\n"
+        "        self.linear, self.steps = torch.nn.Linear(64, num_classes), 0\n"
+        "    def forward(self, images):\n"
+        "        self.steps += self.training\n"
+        "        logits = self.linear(images.flatten(1))\n"
+        "        first = torch.distributed.get_rank() == 1 and self.steps == 7\n"
+        "        return logits * float('nan') if first else logits\n"
+    )
+    outcomes = ranks(2).run(diverging, quick(tmp_path, model=f"{path}:Net"))
+    assert [outcome.startswith("the loss became nan") for outcome in outcomes] == [True, True]
+
+
+def diverging(team: Team, settings: dict[str, Any]) -> str:
+    from paceline.core.errors import DivergedError
+
+    try:
+        live(team, settings)
+    except DivergedError as problem:
+        return problem.message
+    return "went on"
