@@ -147,7 +147,7 @@ class Config:
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """auto, cpu, cuda or cuda:1."""
     threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
-    """CPU threads of each rank; all cores shared evenly when not given."""
+    """CPU threads of each rank; OMP_NUM_THREADS, or else all cores shared evenly, when not given."""
 
     run: Annotated[str | None, Parameter(group=WATCH)] = None
     """Name of the run; DATA-MODEL when not given. Each start gets a numbered folder under it."""

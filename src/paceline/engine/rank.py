@@ -103,7 +103,11 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[str]) -> Progre
         state, path = Checkpoints(folder.checkpoints, keep=job.config.keep).newest_good(notes.append)
         if notes:
             notes.append(f"continuing from {path}")
-    progress = job.restore(team.from_lead(state))
+    state = team.from_lead(state)
+    progress = job.restore(state)
+    before = state["config"]
+    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
+        notes.append("the length has changed: from here on the learning rate follows the new plan")
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")

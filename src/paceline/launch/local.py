@@ -46,16 +46,21 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on once
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - the launcher has no threads
             )
-            code = _Watch(agent, folder).wait()
-        return conclude(code, read_reports(folder), (folder / "torchrun.log").read_text(errors="replace"))
+            watch = _Watch(agent, folder, max_restarts=plan.max_restarts)
+            code = watch.wait()
+        ending = conclude(code, read_reports(folder), (folder / "torchrun.log").read_text(errors="replace"))
+        # Ranks are stopped with SIGTERM, whatever the launcher was sent.
+        return 128 + watch.first_signal if ending > 128 and watch.first_signal is not None else ending
 
 
 class _Watch:
     """Waits for torchrun and passes signals on: the first politely, the second Ctrl-C for good."""
 
-    def __init__(self, agent: subprocess.Popen[bytes], reports: Path) -> None:
+    def __init__(self, agent: subprocess.Popen[bytes], reports: Path, *, max_restarts: int) -> None:
         self._agent = agent
         self._reports = reports
+        self._max_restarts = max_restarts
+        self.first_signal: int | None = None
         self._stopping_since: float | None = None
         self._failing_since: float | None = None
         self._started: set[psutil.Process] = set()
@@ -83,13 +88,15 @@ class _Watch:
         if self._stopping_since is not None and number == signal.SIGINT:
             self._end_all()
             return
+        self.first_signal = self.first_signal or number
         self._stopping_since = self._stopping_since or time.monotonic()
         self._agent.terminate()
 
     def _give_up_if_late(self) -> None:
         """End what does not end by itself: torchrun waits 30 s for a rank that hangs while others have failed."""
         now = time.monotonic()
-        if self._failing_since is None and any(report.exit_code <= 128 for report in read_reports(self._reports)):
+        last = [report for report in read_reports(self._reports) if report.attempt == self._max_restarts]
+        if self._failing_since is None and any(report.exit_code <= 128 for report in last):
             self._failing_since = now
         late_stop = self._stopping_since is not None and now - self._stopping_since > SECONDS_TO_STOP
         late_failure = self._failing_since is not None and now - self._failing_since > SECONDS_TO_FAIL
@@ -121,35 +128,35 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
 
 def conclude(code: int, reports: list[Report], log: str) -> int:
     """Say what went wrong first and what followed from it, and return the exit code."""
+    attempt = max((report.attempt for report in reports), default=0)
     stops = [report for report in reports if report.exit_code > 128]
-    failures = [report for report in reports if report.exit_code <= 128]
-    if code == 0 and not failures:
+    failures = [report for report in reports if report.exit_code <= 128 and report.attempt == attempt]
+    if code == 0 or (stops and not failures):
         return stops[0].exit_code if stops else ExitCode.FINISHED
+    killed = _killed_first(log)
+    if killed is not None:  # a rank that was killed leaves no report: what the others saw followed from it
+        _say(killed)
+        _tell_consequences(failures)
+        return ExitCode.FAILED
     if not failures:
-        if stops:
-            return stops[0].exit_code
         _say(_unexplained(log))
         return ExitCode.FAILED
-    killed = _killed_first(log)
-    if killed:  # a rank that was killed leaves no report: what the others saw followed from it
-        _say(killed)
-        for report in failures:
-            _say(f"  then rank {report.rank} on {report.host}: {_first_line(report)}", prefix="")
-        return ExitCode.FAILED
-    _tell(failures)
+    _tell(failures[0])
+    _tell_consequences([report for report in failures[1:] if report.message != failures[0].message])
     return failures[0].exit_code
 
 
-def _tell(failures: list[Report]) -> None:
-    first = failures[0]
+def _tell(first: Report) -> None:
     if first.trace is None:
         _say(first.message + (f"\n  hint: {first.hint}" if first.hint else ""))
     else:
         where = f" ({first.where.partition(', ')[2]})" if ", " in first.where else ""
         _say(f"rank {first.rank} on {first.host} failed{where}: {first.message}\n{first.trace.rstrip()}")
-    for report in failures[1:]:
-        if report.message != first.message:
-            _say(f"  then rank {report.rank} on {report.host}: {_first_line(report)}", prefix="")
+
+
+def _tell_consequences(reports: list[Report]) -> None:
+    for report in reports:
+        _say(f"  then rank {report.rank} on {report.host}: {_first_line(report)}", prefix="")
 
 
 def _first_line(report: Report) -> str:

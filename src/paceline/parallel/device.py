@@ -36,9 +36,10 @@ def _choose_gpu(device: torch.device, world: World) -> torch.device:
 
 
 def set_threads(threads: int | None, world: World) -> int:
-    """Give this rank its share of the cores, or the number asked for, and return it."""
-    cores = len(os.sched_getaffinity(0))
-    number = max(1, cores // world.local_size) if threads is None else threads
+    """Give this rank the threads asked for by --threads or OMP_NUM_THREADS, or else its share of the cores."""
+    shared = max(1, len(os.sched_getaffinity(0)) // world.local_size)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    number = threads or (int(asked) if asked.isdigit() and int(asked) else shared)
     torch.set_num_threads(number)
     return number
 

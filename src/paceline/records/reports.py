@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline.core.errors import ExitCode, PacelineError
 
@@ -31,6 +32,8 @@ class Report:
     """The traceback, for problems that are not explained by their message."""
     where: str = ""
     """How far the rank had come."""
+    attempt: int = 0
+    """How often the ranks had been started again."""
 
 
 def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
@@ -71,7 +74,9 @@ def _leave(environ: Mapping[str, str], **facts: object) -> bool:
     if folder is None or not Path(folder).is_dir():
         return False
     rank = int(environ.get("RANK", "0"))
-    report = Report(rank=rank, host=socket.gethostname(), time=time.time(), **facts)  # pyright: ignore[reportArgumentType]
+    attempt = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    values: Any = {"rank": rank, "attempt": attempt, "host": socket.gethostname(), "time": time.time()} | facts
+    report = Report(**values)
     path = Path(folder) / f"{rank}-{os.getpid()}.json"
     scratch = path.with_suffix(".partial")
     scratch.write_text(json.dumps(asdict(report)), encoding="utf-8")
