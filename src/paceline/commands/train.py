@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGUSR1
@@ -99,10 +100,21 @@ def train(
 
 def _after_stop(signal: int, world: World) -> int:
     """Tell whoever started us that we stopped in good order, and ask Slurm for another turn when it gave notice."""
-    if signal == SIGUSR1 and world.is_lead and "SLURM_JOB_ID" in os.environ:
-        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+    if signal == SIGUSR1 and "SLURM_JOB_ID" in os.environ and (world.is_lead or "SLURM_ARRAY_JOB_ID" in os.environ):
+        _queue_again(os.environ["SLURM_JOB_ID"])
     report_stop(signal, os.environ)
     return ExitCode.FINISHED if world.told_by in LAUNCHERS else 128 + signal
+
+
+def _queue_again(job: str) -> None:
+    """Ask Slurm to run the job once more; a rank of an array is a job of its own, and asks for itself."""
+    try:
+        answer = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
+        problem = answer.stderr.strip()
+    except OSError as cause:
+        problem = f"scontrol: {cause.strerror}"
+    if problem:
+        print(f"paceline: job {job} was not queued again: {problem}", file=sys.stderr)
 
 
 def _refuse_in_use(folder: RunFolder) -> None:
