@@ -17,7 +17,7 @@ from paceline.core.load import Settings, load_config
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.launch.plan import plan_launch
-from paceline.parallel.detect import detect_world
+from paceline.parallel.detect import detect_world, slurm_job
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import is_alive, read_rank
@@ -100,14 +100,15 @@ def train(
 
 def _after_stop(signal: int, world: World) -> int:
     """Tell whoever started us that we stopped in good order, and ask Slurm for another turn when it gave notice."""
-    if signal == SIGUSR1 and "SLURM_JOB_ID" in os.environ and (world.is_lead or "SLURM_ARRAY_JOB_ID" in os.environ):
-        _queue_again(os.environ["SLURM_JOB_ID"])
+    job = slurm_job(world, os.environ)
+    if signal == SIGUSR1 and job is not None:
+        _queue_again(job)
     report_stop(signal, os.environ)
     return ExitCode.FINISHED if world.told_by in LAUNCHERS else 128 + signal
 
 
 def _queue_again(job: str) -> None:
-    """Ask Slurm to run the job once more; a rank of an array is a job of its own, and asks for itself."""
+    """Ask Slurm to run the job once more."""
     try:
         answer = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
         problem = answer.stderr.strip()

@@ -123,6 +123,14 @@ def in_slurm_task(environ: Environ) -> bool:
     return "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", "").isdigit()
 
 
+def slurm_job(world: World, environ: Environ) -> str | None:
+    """Return the job that this rank speaks for to Slurm: the lead for all, or each rank of an array for its own."""
+    array = environ.get("SLURM_ARRAY_JOB_ID")
+    if array is not None and (world.told_by == "flags" or world.is_lead):
+        return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"  # the number of one of them is that of the whole array
+    return environ.get("SLURM_JOB_ID") if world.is_lead else None
+
+
 def slurm_meeting(environ: Environ) -> str:
     """Return HOST:PORT for a Slurm step: its first node, and a port of its own for each attempt."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
