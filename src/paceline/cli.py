@@ -5,20 +5,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
-from cyclopts import App, Argument, CycloptsError
+from cyclopts import App, CycloptsError
 
+from paceline.commands.words import settings_files
 from paceline.core.config import SettingError
 from paceline.core.errors import ExitCode, PacelineError
 from paceline.core.load import Layers
 from paceline.launch.local import become_rank
-from paceline.records.folder import find_run
 from paceline.records.reports import VARIABLE, report_failure
 
 COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
+    "submit": ("paceline.commands.submit:submit_command", "Write the Slurm job that trains, submit it, follow it."),
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit code; every known problem becomes a message on stderr."""
-    layers = Layers(environ, _files)
+    layers = Layers(environ, settings_files)
     try:
         app = build_app(layers, used=words[:1])
         return app(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
@@ -56,17 +56,6 @@ def build_app(layers: Layers, used: Sequence[str] = ()) -> App:
     for name, (place, sentence) in COMMANDS.items():
         app.command(place, name=name, help=None if name in used else sentence)
     return app
-
-
-def _files(arguments: Mapping[str, Argument]) -> list[Path]:
-    """Return the files that settings come from: --config, and the run that --resume goes on with."""
-    files = [Path(token.value) for token in _tokens(arguments, "config")]
-    runs_dir = next((Path(token.value) for token in _tokens(arguments, "runs_dir")), Path("runs"))
-    return files + [find_run(Path(token.value), runs_dir).config for token in _tokens(arguments, "resume")]
-
-
-def _tokens(arguments: Mapping[str, Argument], name: str) -> list:
-    return list(arguments[name].tokens) if name in arguments else []
 
 
 def _explained(problem: Exception, layers: Layers) -> Exception:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGUSR1
@@ -16,7 +17,7 @@ from paceline.core.load import Settings, load_config
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.launch.plan import plan_launch
-from paceline.parallel.detect import detect_world
+from paceline.parallel.detect import detect_world, slurm_job
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import is_alive, read_rank
@@ -99,10 +100,22 @@ def train(
 
 def _after_stop(signal: int, world: World) -> int:
     """Tell whoever started us that we stopped in good order, and ask Slurm for another turn when it gave notice."""
-    if signal == SIGUSR1 and world.is_lead and "SLURM_JOB_ID" in os.environ:
-        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+    job = slurm_job(world, os.environ)
+    if signal == SIGUSR1 and job is not None:
+        _queue_again(job)
     report_stop(signal, os.environ)
     return ExitCode.FINISHED if world.told_by in LAUNCHERS else 128 + signal
+
+
+def _queue_again(job: str) -> None:
+    """Ask Slurm to run the job once more."""
+    try:
+        answer = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
+        problem = answer.stderr.strip()
+    except OSError as cause:
+        problem = f"scontrol: {cause.strerror}"
+    if problem:
+        print(f"paceline: job {job} was not queued again: {problem}", file=sys.stderr)
 
 
 def _refuse_in_use(folder: RunFolder) -> None:

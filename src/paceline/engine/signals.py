@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the loop to stop after the step, the second stops at once."""
+"""Ctrl-C, SIGTERM and Slurm's notice: the first asks the loop to stop after the step, a second Ctrl-C stops at once."""
 
 import signal
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopRequest:

@@ -1,9 +1,13 @@
 """Whether to start ranks, how many and where: worked out before torch is imported."""
 
+import ipaddress
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import psutil
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError
@@ -40,9 +44,9 @@ class LaunchPlan:
             fixed = [f"--nnodes={self.nnodes}", f"--node-rank={self.node_rank}"]
             return [*fixed, f"--master-addr={host}", f"--master-port={port}"]
         patience = int(self.timeout)
-        conf = f"join_timeout={patience},read_timeout={patience},last_call_timeout=5,is_host={int(self.node_rank == 0)}"
-        if self.node_rank is None:
-            conf = conf.partition(",is_host")[0]
+        # torchrun asks the host's own name, which on Debian is 127.0.1.1, and then nobody takes itself for the host
+        is_host = is_this_host(host) if self.node_rank is None else self.node_rank == 0
+        conf = f"join_timeout={patience},read_timeout={patience},last_call_timeout=5,is_host={int(is_host)}"
         meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={self.rendezvous}", f"--rdzv-id=paceline-{port}"]
         return [f"--nnodes={self.nnodes}", *meeting, f"--rdzv-conf={conf}"]
 
@@ -67,6 +71,16 @@ def plan_launch(config: Config, start: Start, world: World, environ: Mapping[str
         return None
     rendezvous = start.rendezvous if start.node_range[1] > 1 else None
     return LaunchPlan(nnodes=start.nnodes, node_rank=start.node_rank, rendezvous=rendezvous, **common)
+
+
+def is_this_host(host: str) -> bool:
+    """Tell whether a name or address is one of this machine's."""
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return False
+    here = {found.address for addresses in psutil.net_if_addrs().values() for found in addresses}
+    return host == socket.gethostname() or address in here or ipaddress.ip_address(address).is_loopback
 
 
 def _ranks_here(config: Config, start: Start, environ: Mapping[str, str]) -> int:

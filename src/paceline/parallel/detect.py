@@ -1,6 +1,7 @@
 """Finding out which rank this process is. The only place that reads it from the environment."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from paceline.core.errors import ConfigError
 from paceline.core.keys import mix
@@ -34,6 +35,7 @@ def _from_flags(start: Start, environ: Environ) -> World:
         local_rank=_number(environ, "LOCAL_RANK", default=0),
         told_by="flags",
         meeting=start.init_method,
+        **_slurm_launch(environ, by_hand=True),
     )
 
 
@@ -50,8 +52,7 @@ def _from_torchrun(environ: Environ) -> World:
         local_size=_number(environ, "LOCAL_WORLD_SIZE", default=1),
         told_by="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
         meeting="env://",
-        attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
-        launch_id=environ.get("TORCHELASTIC_RUN_ID"),
+        **_torchrun_launch(environ),
     )
 
 
@@ -94,13 +95,40 @@ def _from_slurm(environ: Environ) -> World:
         local_size=_tasks_here(environ, default=-(-size // nodes)),
         told_by="Slurm",
         meeting=f"tcp://{slurm_meeting(environ)}",
-        launch_id=f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}",
+        **_slurm_launch(environ),
     )
+
+
+def _torchrun_launch(environ: Environ) -> dict[str, Any]:
+    """Return what names a launch by torchrun, which Slurm may start again as a whole."""
+    launch = _slurm_launch(environ)
+    restarts = _number(environ, "TORCHELASTIC_RESTART_COUNT", default=0)
+    return {"launch_id": environ.get("TORCHELASTIC_RUN_ID")} | launch | {"attempt": launch.get("attempt", 0) + restarts}
+
+
+def _slurm_launch(environ: Environ, *, by_hand: bool = False) -> dict[str, Any]:
+    """Return what names the step of a Slurm job, and how often it was queued again.
+
+    Ranks that are started by hand may be steps or array tasks of their own, so the whole job is their name.
+    """
+    job = environ.get("SLURM_JOB_ID")
+    if job is None:
+        return {}
+    name = environ.get("SLURM_ARRAY_JOB_ID", job) if by_hand else f"{job}.{environ.get('SLURM_STEP_ID', '0')}"
+    return {"launch_id": f"slurm-{name}", "attempt": _number(environ, "SLURM_RESTART_COUNT", default=0)}
 
 
 def in_slurm_task(environ: Environ) -> bool:
     """Tell whether srun started this process, rather than sbatch or salloc the shell around it."""
     return "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", "").isdigit()
+
+
+def slurm_job(world: World, environ: Environ) -> str | None:
+    """Return the job that this rank speaks for to Slurm: the lead for all, or each rank of an array for its own."""
+    array = environ.get("SLURM_ARRAY_JOB_ID")
+    if array is not None and (world.told_by == "flags" or world.is_lead):
+        return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"  # the number of one of them is that of the whole array
+    return environ.get("SLURM_JOB_ID") if world.is_lead else None
 
 
 def slurm_meeting(environ: Environ) -> str:

@@ -1,0 +1,51 @@
+"""Runs in the lab: the command that starts them, and what must be true of them afterwards."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.records.folder import RunFolder
+from paceline.records.reader import read_metrics
+from tests.lab.hosts import LONGEST
+
+SMALL = ("--model=mlp", "--threads=1", "--track=none", "--device=cpu")
+PACELINE = (sys.executable, "-m", "paceline")
+
+
+def train(*words: object) -> tuple[object, ...]:
+    """Return the words that train the smallest model, for two epochs where the words do not say how many."""
+    epochs = () if any(str(word).startswith("--epochs") for word in words) else ("--epochs=2",)
+    return ("train", *SMALL, *epochs, *words)
+
+
+def ends(*processes, code=0) -> list[tuple[str, str]]:
+    """Wait for commands, check their exit codes, and return what each printed."""
+    answers = [process.communicate(timeout=LONGEST) for process in processes]
+    told = "\n".join(
+        f"--- {process.returncode}\n{out}{err}" for process, (out, err) in zip(processes, answers, strict=True)
+    )
+    assert [process.returncode for process in processes] == [code] * len(processes), told
+    assert "Traceback" not in told, told
+    return answers
+
+
+def run_below(folder: Path) -> RunFolder:
+    """Return the one run that was made below a folder."""
+    runs = list(folder.glob("runs/*/*/config.toml"))
+    assert len(runs) == 1, runs
+    return RunFolder(runs[0].parent)
+
+
+def is_like(score, folder: RunFolder) -> None:
+    """Check that a run ended with the score of another, up to rounding."""
+    (test,) = [record for record in read_metrics(folder) if record.get("split") == "test"]
+    assert test["images"] == score.images
+    assert test["loss"] == pytest.approx(score.loss, rel=1e-3)
+    assert test["top1"] == pytest.approx(score.top1, abs=0.01)
+
+
+def weights(folder: RunFolder) -> dict:
+    """Return the last weights of a run."""
+    return load_checkpoint(Checkpoints(folder.checkpoints, keep=1).named("last"))["model"]
