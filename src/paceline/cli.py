@@ -9,8 +9,7 @@ from pathlib import Path
 
 from cyclopts import App, Argument, CycloptsError
 
-from paceline.core.config import SettingError
-from paceline.core.errors import ExitCode, PacelineError
+from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
 from paceline.launch.local import become_rank
 from paceline.records.folder import find_run
