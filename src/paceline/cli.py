@@ -11,6 +11,7 @@ from cyclopts import App, Argument, CycloptsError
 
 from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
+from paceline.core.recipes import find_recipe
 from paceline.launch.local import become_rank
 from paceline.records.folder import find_run
 from paceline.records.reports import VARIABLE, report_failure
@@ -20,6 +21,7 @@ COMMANDS = {
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
     "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
+    "recipes": ("paceline.commands.recipes:recipes_command", "List the recipes for paceline train --recipe NAME."),
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 
@@ -60,8 +62,9 @@ def build_app(layers: Layers, used: Sequence[str] = ()) -> App:
 
 
 def _files(arguments: Mapping[str, Argument]) -> list[Path]:
-    """Return the files that settings come from: --config, and the run that --resume goes on with."""
+    """Return the files that settings come from: --config, --recipe, and the run that --resume goes on with."""
     files = [Path(token.value) for token in _tokens(arguments, "config")]
+    files += [find_recipe(token.value).path for token in _tokens(arguments, "recipe")]
     runs_dir = next((Path(token.value) for token in _tokens(arguments, "runs_dir")), Path("runs"))
     return files + [find_run(Path(token.value), runs_dir).config for token in _tokens(arguments, "resume")]
 
