@@ -9,8 +9,7 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError
 
 from paceline.commands.words import settings_files
-from paceline.core.config import SettingError
-from paceline.core.errors import ExitCode, PacelineError
+from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
 from paceline.launch.local import become_rank
 from paceline.records.reports import VARIABLE, report_failure
@@ -19,6 +18,9 @@ COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
     "submit": ("paceline.commands.submit:submit_command", "Write the Slurm job that trains, submit it, follow it."),
+    "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
+    "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
+    "recipes": ("paceline.commands.recipes:recipes_command", "List the recipes for paceline train --recipe NAME."),
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 
