@@ -49,7 +49,7 @@ class Work:
     def __init__(self, model: str, batch: int) -> None:
         self.model_name = model
         self.batch = batch
-        splits = split_data(open_data("digits", data_dir=Path("data"), seed=0), valid_split=0.1)
+        splits = split_data(open_data(Config(data="digits")), valid_split=0.1)
         everything = splits.train.fetch(np.arange(len(splits.train)), None)
         self.images, self.labels = everything.images.clone(), everything.labels.clone()
 

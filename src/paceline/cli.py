@@ -9,8 +9,7 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError
 
 from paceline.commands.words import settings_files
-from paceline.core.config import SettingError
-from paceline.core.errors import ExitCode, PacelineError
+from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
 from paceline.launch.local import become_rank
 from paceline.records.reports import VARIABLE, report_failure

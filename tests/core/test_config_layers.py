@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import cli
-from paceline.core.config import CHANGEABLE, CHOICES_OF_TRACK, SETTINGS, Config, SettingError, flag
-from paceline.core.errors import ConfigError
+from paceline.core.config import CHANGEABLE, CHOICES_OF_TRACK, SETTINGS, Config, flag
+from paceline.core.errors import ConfigError, SettingError
 from paceline.core.interval import Interval
 from paceline.core.load import load_config, write_config
 
@@ -184,6 +184,9 @@ def test_a_bad_type_names_the_place_and_what_was_expected(capsys, file, place, s
         ("valid_split", "1", "is 1.0, but must be at least 0 and below 1"),
         ("ema", "-1", "is -1.0, but must be at least 0 and below 1"),
         ("track", "tensorbord", 'names "tensorbord"'),
+        ("augment", "crop4,flipp", "has no step flipp"),
+        ("augment", "erase25", "erase25: 25 is not between 0 and 1"),
+        ("image_size", "0", "is 0, but must be at least 1"),
         ("run", "a/b", 'is "a/b", which is not a folder name'),
     ],
 )
@@ -259,6 +262,35 @@ def test_resolving_writes_out_what_is_derived():
     assert resolved.resolved() == resolved
 
 
+@pytest.mark.parametrize(
+    ("data", "policy"),
+    [
+        ("digits", "none"),
+        ("cifar10", "crop4,flip"),
+        ("folder:/pictures", "resized-crop,flip"),
+        ("packed:/set.pack", "resized-crop,flip"),
+        ("my.py:build", "none"),
+    ],
+)
+def test_the_usual_augmentation_depends_on_the_data(data, policy):
+    assert Config(data=data).augment_policy == policy
+    assert Config(data=data).resolved().augment == policy
+    assert Config(data=data, augment="crop1").augment_policy == "crop1"
+
+
+def test_a_misspelt_step_is_answered_with_the_nearest(capsys):
+    _, hint = refusal(capsys, ["--augment", "flipp"])
+    assert hint.startswith("did you mean flip?")
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [("folder:/a/pictures", "pictures"), ("folder:pictures/", "pictures"), ("packed:/a/set.pack", "set.pack")],
+)
+def test_a_run_on_a_folder_or_a_pack_is_named_after_it(data, name):
+    assert Config(data=data, model="cnn").run_name == f"{name}-cnn"
+
+
 def test_every_changeable_setting_is_a_setting():
     assert set(SETTINGS) > CHANGEABLE
 
@@ -277,6 +309,8 @@ interval = st.builds(Interval, whole, st.sampled_from(["epoch", "step"]))
 
 FREE = {
     "data": text | words, "data_dir": (text | words).map(Path), "valid_split": fraction, "workers": st.integers(0, 99),
+    "augment": st.sampled_from(["standard", "none", "crop4,flip", "rand-m9-mstd0.5-inc1, erase0.25"]),
+    "image_size": st.none() | whole, "bad_images": st.sampled_from(["fail", "skip"]),
     "model": text | words, "precision": st.sampled_from(["fp32", "bf16", "fp16"]), "channels_last": st.booleans(),
     "compile": st.booleans(), "ema": st.none() | fraction, "epochs": whole, "steps": st.none() | whole,
     "patience": st.none() | whole, "seed": st.integers(0, 2**64),

@@ -164,9 +164,21 @@ def test_a_set_in_memory_and_pixels_without_a_size_are_refused(root, out):
         pack(open_digits(), out, JPEG, silent)
     with pytest.raises(DataError, match="pixels need a size"):
         pack(open_source(root), out, PackOptions(size=None, keep="pixels"), silent)
-    pack(open_source(root), out, JPEG, silent)
-    with pytest.raises(DataError, match="keeps images of any size"):
-        open_packed(out)
+
+
+@pytest.mark.parametrize(
+    ("options", "usual"),
+    [
+        (PackOptions(size=None), 224),
+        (PackOptions(size=48), 48),
+        (PackOptions(size=256), 224),
+        (PackOptions(size=24, keep="pixels"), 24),
+        (PackOptions(size=240, keep="pixels"), 240),
+    ],
+)
+def test_the_usual_size_is_that_of_pixels_or_at_most_224(root, out, options, usual):
+    pack(open_source(root), out, options, silent)
+    assert open_packed(out).image_shape == (3, usual, usual)
 
 
 @pytest.fixture

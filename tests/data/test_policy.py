@@ -4,12 +4,13 @@ import pickle
 
 import pytest
 
+from paceline.core.augment import EXAMPLES
 from paceline.core.errors import ConfigError
 from paceline.data.augment.colour import Brightness, Contrast, Saturation
 from paceline.data.augment.erasing import Cutout, Erase
 from paceline.data.augment.geometry import AlternatingFlip, Crop, Flip
 from paceline.data.augment.mixing import Mixing
-from paceline.data.augment.policy import EXAMPLES, Policy, parse_policy
+from paceline.data.augment.policy import Policy, parse_policy
 from paceline.data.augment.randaugment import RandAugment
 from paceline.data.augment.resizedcrop import ResizedCrop
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter, Token
 
-from paceline.core.errors import ConfigError
+from paceline.core.augment import parse_steps, standard_policy
+from paceline.core.errors import ConfigError, SettingError
 from paceline.core.interval import Interval
 from paceline.core.names import suggestion
 from paceline.core.units import count
@@ -56,30 +57,27 @@ Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, n
 Every = Annotated[Interval, Parameter(converter=_interval, n_tokens=1, accepts_keys=False)]
 
 
-class SettingError(ConfigError):
-    """A value is out of range; whoever knows where it was set may say so in front."""
-
-    def __init__(self, setting: str, problem: str, *, place: str | None = None, hint: str | None = None) -> None:
-        super().__init__(f"{place or flag(setting)} {problem}", hint=hint)
-        self.setting = setting
-        self.problem = problem
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """Everything that decides what a run computes and what it leaves behind."""
 
     data: Annotated[str, Parameter(group=DATA)] = "digits"
-    """Data set: digits, or your own as my.py:build."""
+    """Data set: digits, cifar10, cifar100, cinic10, fashion-mnist, imagenet, folder:PATH, packed:PATH, my.py:build."""
     data_dir: Annotated[Path, Parameter(group=DATA)] = Path("data")
     """Folder where data sets are kept."""
     valid_split: Annotated[float, Parameter(group=DATA)] = 0.1
     """Share of the training images held out for validation; 0 validates on the test images."""
     workers: Annotated[Whole, Parameter(group=DATA)] = 0
     """Processes that prepare batches; 0 prepares them in the training process."""
+    augment: Annotated[str, Parameter(group=DATA)] = "standard"
+    """Random changes of training images: standard (what the data set usually gets), none, or steps like crop4,flip."""
+    image_size: Annotated[MaybeWhole, Parameter(group=DATA)] = None
+    """Side in pixels to which images of a folder, a pack or imagenet are cut; 224 when not given."""
+    bad_images: Annotated[Literal["fail", "skip"], Parameter(group=DATA)] = "fail"
+    """Stop at an image that cannot be decoded, or show another one of its class instead."""
 
     model: Annotated[str, Parameter(alias="-m", group=MODEL)] = "resnet20"
-    """Model: resnet20 … resnet110, cnn, mlp, or your own as my.py:build."""
+    """Model: a name that paceline models lists, timm:NAME, torchvision:NAME, or your own as my.py:build."""
     precision: Annotated[Literal["fp32", "bf16", "fp16"], Parameter(group=MODEL)] = "fp32"
     """Arithmetic of the forward pass; fp16 scales the loss."""
     channels_last: Annotated[bool, Parameter(group=MODEL)] = True
@@ -177,6 +175,11 @@ class Config:
         return DEFAULT_LR[self.optimizer] if self.lr is None else self.lr
 
     @property
+    def augment_policy(self) -> str:
+        """The steps of augmentation, those of the data set where they are left to it."""
+        return standard_policy(self.data) if self.augment == "standard" else self.augment
+
+    @property
     def run_name(self) -> str:
         """The folder under runs_dir that the run belongs to."""
         if self.run is not None:
@@ -185,7 +188,7 @@ class Config:
 
     def resolved(self) -> "Config":
         """Return the same settings with every derived default written out."""
-        return dataclasses.replace(self, lr=self.base_lr, run=self.run_name)
+        return dataclasses.replace(self, lr=self.base_lr, augment=self.augment_policy, run=self.run_name)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, those that are not set left out."""
@@ -196,8 +199,8 @@ class Config:
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 
 CHANGEABLE = frozenset({
-    "data_dir", "workers", "epochs", "steps", "patience", "mode", "check_replicas", "device", "threads", "run",
-    "runs_dir", "track", "log_every", "eval_every", "save_every", "keep", "save_async",
+    "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "check_replicas", "device", "threads",
+    "run", "runs_dir", "track", "log_every", "eval_every", "save_every", "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
 
@@ -216,12 +219,12 @@ def _plain(value: Any) -> Any:
 def _stem(name: str) -> str:
     """Return the part of "my.py:build", "folder:/a/b" or "resnet20" that serves as a folder name."""
     file, _, rest = name.partition(":")
-    return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name
+    return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name or file
 
 
 _AT_LEAST: dict[str, float] = {
     "epochs": 1, "steps": 1, "global_batch": 1, "accumulate": 1, "patience": 1, "threads": 1, "log_every": 1, "keep": 1,
-    "workers": 0, "seed": 0, "shards": 1, "check_replicas": 1,
+    "workers": 0, "image_size": 1, "seed": 0, "shards": 1, "check_replicas": 1,
     "momentum": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "reference_batch": 1,
 }  # fmt: skip
 
@@ -252,6 +255,7 @@ def _check_numbers(config: Config) -> None:
 
 
 def _check_choices(config: Config) -> None:
+    parse_steps(config.augment_policy)
     if config.schedule == "milestones" and not config.milestones:
         raise ConfigError("--schedule milestones needs to know when", hint="add --milestones 60,120,160")
     if config.milestones and config.schedule != "milestones":

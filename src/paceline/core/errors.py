@@ -31,6 +31,15 @@ class ConfigError(PacelineError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class SettingError(ConfigError):
+    """A value is out of range; whoever knows where it was set may say so in front."""
+
+    def __init__(self, setting: str, problem: str, *, place: str | None = None, hint: str | None = None) -> None:
+        super().__init__(f"{place or '--' + setting.replace('_', '-')} {problem}", hint=hint)
+        self.setting = setting
+        self.problem = problem
+
+
 class DataError(PacelineError):
     """The data set cannot be found, read or trusted."""
 

@@ -18,8 +18,8 @@ from cyclopts import (
 )
 from cyclopts import UnusedCliTokensError as UnusedError
 
-from paceline.core.config import SETTINGS, Config, SettingError, flag
-from paceline.core.errors import ConfigError
+from paceline.core.config import SETTINGS, Config, flag
+from paceline.core.errors import ConfigError, SettingError
 from paceline.core.interval import Interval
 from paceline.core.names import suggestion
 from paceline.core.start import START_SETTINGS

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from paceline.core.config import MaybeWhole, Numbers, SettingError, Whole
-from paceline.core.errors import ConfigError
+from paceline.core.config import MaybeWhole, Numbers, Whole
+from paceline.core.errors import ConfigError, SettingError
 
 RANKS = Group("Many ranks", sort_key=8)
 NODES = re.compile(r"(\d+)(?::(\d+))?")

@@ -19,6 +19,7 @@ from paceline.data.memory import InMemory
 from paceline.data.packfile import ENTRY, HEAD_SIZE, PARTS, VERSION, Head, parse_head
 from paceline.data.split import DataSet, Split
 
+LARGEST_USUAL = 224
 IN_MEMORY_BYTES = 1 << 30
 """Packs of pixels up to this size are read at once and live in memory."""
 
@@ -76,14 +77,18 @@ class PackedImages:
 def open_packed(
     path: Path, size: int | None = None, augmentation: Augmentation | None = None, bad_images: BadImages = "fail"
 ) -> DataSet:
-    """Open a pack file; the size defaults to the one that it was packed with."""
+    """Open a pack file; the size defaults to that of its pixels, or to 224 where its JPEG files are not smaller."""
     index = read_index(path)
-    wanted = size if size is not None else index.size
-    if wanted is None:
-        raise DataError(f"{path} keeps images of any size", hint="say which size the model sees: --image-size 224")
+    wanted = size if size is not None else _usual_size(index)
     train = _part(path, index, 0, _View(wanted, augmentation, bad_images))
     test = _part(path, index, 1, _View(wanted, None, bad_images))
     return DataSet(train=train, test=test, classes=index.classes, image_shape=(3, wanted, wanted))
+
+
+def _usual_size(index: PackIndex) -> int:
+    if index.size is None:
+        return LARGEST_USUAL
+    return index.size if index.keep == "pixels" else min(index.size, LARGEST_USUAL)
 
 
 def read_index(path: Path) -> PackIndex:

@@ -110,7 +110,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None) -> Job:
     """Build data, model and optimizer: the same weights on every rank. Collective: every rank must call it."""
     choice = choose_mode(config, team.world, devices=num_devices(team.device, nproc))
     refuse_unfit(config, choice)
-    data = open_data(config.data, data_dir=config.data_dir, seed=config.seed)
+    data = open_data(config)
     splits = split_data(data, valid_split=config.valid_split)
     plan = BatchPlan.make(config, images=len(splits.train), world_size=team.world.size)
     bare = prepare_model(config, splits, team.device)

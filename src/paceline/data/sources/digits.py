@@ -9,6 +9,7 @@ from importlib.resources import files
 import numpy as np
 import torch
 
+from paceline.data.augment.pipeline import Augmentation
 from paceline.data.memory import InMemory
 from paceline.data.order import hashed_order
 from paceline.data.split import DataSet
@@ -18,16 +19,18 @@ BRIGHTEST = 16
 MEAN, STD = (0.3053,), (0.3761,)
 
 
-def open_digits() -> DataSet:
+def open_digits(augmentation: Augmentation | None = None) -> DataSet:
     """Read the embedded digits; which 360 of them are for testing never changes."""
     with files("paceline.data.sources").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
         pixels = (arrays["images"].astype(np.float32) * (255 / BRIGHTEST)).round().astype(np.uint8)
         labels = arrays["labels"].astype(np.int64)
     order = hashed_order(key=0, images=len(labels))
-    parts = [_part(pixels, labels, ids) for ids in (np.sort(order[NUM_TEST:]), np.sort(order[:NUM_TEST]))]
-    return DataSet(train=parts[0], test=parts[1], classes=tuple("0123456789"), image_shape=(1, 8, 8))
+    train_ids, test_ids = np.sort(order[NUM_TEST:]), np.sort(order[:NUM_TEST])
+    train = _part(pixels[train_ids], labels[train_ids], augmentation)
+    test = _part(pixels[test_ids], labels[test_ids], None)
+    return DataSet(train=train, test=test, classes=tuple("0123456789"), image_shape=(1, 8, 8))
 
 
-def _part(pixels: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> InMemory:
-    images = torch.from_numpy(pixels[ids]).unsqueeze(1)
-    return InMemory(images, torch.from_numpy(labels[ids]), mean=MEAN, std=STD)
+def _part(pixels: np.ndarray, labels: np.ndarray, augmentation: Augmentation | None) -> InMemory:
+    images = torch.from_numpy(pixels).unsqueeze(1)
+    return InMemory(images, torch.from_numpy(labels), mean=MEAN, std=STD, augmentation=augmentation)
