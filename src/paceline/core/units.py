@@ -38,6 +38,15 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}h {minutes % 60:02d}m"
 
 
+def large(number: float) -> str:
+    """Return a large number with three digits that matter: "81.2 M", "8.18 G"."""
+    for unit in ("", " k", " M", " G"):
+        if number < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} T"
+
+
 def size(num_bytes: float) -> str:
     """Return bytes in decimal units, as disks and links are sold."""
     for unit in ("B", "kB", "MB", "GB"):

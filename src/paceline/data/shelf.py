@@ -36,6 +36,15 @@ def shelf(data_dir: Path) -> list[Shelved]:
     return [Shelved(known, known.home(data_dir), find(data_dir)) for known, find in _FIND]
 
 
+def is_there(known: Known, data_dir: Path) -> Path | None:
+    """Return where a set lies ready for use; None when fetching it has something to download, unpack or check."""
+    found = next(find(data_dir) for other, find in _FIND if other is known)
+    if found is None or (found.is_file() and found.name not in {remote.file for remote in known.alternatives}):
+        return None
+    loose = any(remote.unpacks_to is None and remote.url is not None for remote in known.remotes)
+    return None if loose and found == known.home(data_dir) else found
+
+
 def known_set(name: str) -> Known:
     """Return what is known about a published set."""
     sets = {known.name: known for known, _ in _FIND}

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,12 +15,15 @@ from paceline.core.keys import mix
 from paceline.core.plan import BatchPlan
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
+from paceline.data.order import hashed_order
+from paceline.data.split import Split
 from paceline.engine.ema import Ema
 from paceline.engine.ghosts import NO_GHOSTS, Ghosts, NoGhosts
 from paceline.engine.optimizer import build_optimizer
 from paceline.engine.portable import capture_model, capture_optimizer, restore_model, restore_optimizer
 from paceline.engine.state import Progress
 from paceline.models.check import check_model
+from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
 from paceline.parallel.buffers import average_buffers
 from paceline.parallel.modes import (
@@ -35,6 +39,8 @@ from paceline.parallel.team import Team
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_WEIGHTS = 0x1417
+FIRST_LOOK = 0xF125
+NUM_FIRST_LOOK = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +144,15 @@ def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Mo
     torch.manual_seed(mix(config.seed, INITIAL_WEIGHTS) >> 1)
     model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
     check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
+    if isinstance(model, Preparable):  # a checkpoint that is restored later replaces what this sets
+        model.prepare(first_look(splits.train))
     return model.to(device).to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
+
+
+def first_look(train: Split) -> torch.Tensor:
+    """Return a few thousand training images, not augmented: the same ones on every rank, whatever the seed."""
+    ids = hashed_order(key=FIRST_LOOK, images=len(train))[:NUM_FIRST_LOOK]
+    return train.fetch(np.sort(ids), None).images
 
 
 def check_fit(model: nn.Module, saved: dict[str, torch.Tensor], *, name: str) -> None:

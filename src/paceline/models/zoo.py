@@ -7,7 +7,7 @@ from torch import nn
 from paceline.core.errors import ModelError
 from paceline.core.names import suggestion
 from paceline.core.plugin import call_plugin, is_plugin, load_plugin
-from paceline.models import plain, pyramidnet, resnet, resnet_small, wide_resnet
+from paceline.models import fastnet, plain, pyramidnet, resnet, resnet_small, wide_resnet
 from paceline.models.family import Family, ImageShape
 from paceline.models.libraries import build_from_library, is_library
 
@@ -17,12 +17,18 @@ FAMILIES: tuple[Family, ...] = (
     resnet.FAMILY,
     wide_resnet.FAMILY,
     pyramidnet.FAMILY,
+    fastnet.FAMILY,
 )
 
 
 def list_models() -> list[str]:
     """Return the names of our own models, family by family."""
     return [name for family in FAMILIES for name in family]
+
+
+def usual_task(name: str) -> tuple[int, ImageShape]:
+    """Return the number of classes and the image shape that one of our models is usually quoted for."""
+    return (1000, (3, 224, 224)) if name in resnet.FAMILY else (10, (3, 32, 32))
 
 
 def build_model(name: str, *, num_classes: int, image_shape: ImageShape) -> nn.Module:

@@ -1,0 +1,70 @@
+"""`paceline models`: list our own models, and say how to name others."""
+
+import json
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from paceline.core.errors import ExitCode
+from paceline.core.units import count, large
+from paceline.report.tables import table
+
+OTHERS = """\
+also: --model timm:NAME, torchvision:NAME (pip install 'paceline[vision]'), or your own function as my.py:build
+FLOPs are those of one image on its way forward; a multiplication and its addition are two"""
+
+
+def models_command(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
+    """List the models that have a name, with their parameters and the arithmetic of one image.
+
+    Every model takes images of any channels and number of classes; the numbers are for the input that is shown.
+
+    Parameters
+    ----------
+    as_json
+        Print one JSON object per model.
+    """
+    rows = [_row(name) for name in _names()]
+    if as_json:
+        for row in rows:
+            print(json.dumps(row))
+        return ExitCode.FINISHED
+    print(table(["model", "parameters", "input", "classes", "FLOPs"], [_cells(row) for row in rows]))
+    print(f"\n{OTHERS}")
+    return ExitCode.FINISHED
+
+
+def _names() -> list[str]:
+    from paceline.models.zoo import list_models
+
+    return list_models()
+
+
+def _row(name: str) -> dict[str, Any]:
+    """Return the facts about a model; on the meta device it has shapes but no content, so this is quick."""
+    import torch
+
+    from paceline.models.flops import forward_flops
+    from paceline.models.zoo import build_model, usual_task
+
+    num_classes, image_shape = usual_task(name)
+    with torch.device("meta"):
+        model = build_model(name, num_classes=num_classes, image_shape=image_shape)
+    return {
+        "model": name,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "image_shape": list(image_shape),
+        "num_classes": num_classes,
+        "flops": forward_flops(model, image_shape),
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    channels, height, width = row["image_shape"]
+    return [
+        row["model"],
+        count(row["parameters"]),
+        f"{height}×{width}×{channels}",
+        count(row["num_classes"]),
+        large(row["flops"]),
+    ]

@@ -1,0 +1,32 @@
+"""`paceline models`: what is listed, for people and for programs."""
+
+import json
+
+from paceline.models.zoo import list_models
+
+
+def test_every_model_is_listed_with_parameters_input_and_flops(run):
+    answer = run("models")
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[0].split() == ["model", "parameters", "input", "classes", "FLOPs"]
+    assert [line.split()[0] for line in lines[2 : 2 + len(list_models())]] == list_models()
+    assert "resnet50            25,557,032  224×224×3  1,000    8.18 G" in lines
+
+
+def test_the_list_says_how_to_use_other_models(run):
+    out = run("models").out
+    assert all(name in out for name in ("timm:NAME", "torchvision:NAME", "my.py:build"))
+
+
+def test_programs_get_plain_numbers(run):
+    rows = [json.loads(line) for line in run("models", "--json").out.splitlines()]
+    by_name = {row["model"]: row for row in rows}
+    assert list(by_name) == list_models()
+    assert by_name["resnet20"] == {
+        "model": "resnet20",
+        "parameters": 272_474,
+        "image_shape": [3, 32, 32],
+        "num_classes": 10,
+        "flops": 2 * 40_813_184,
+    }
