@@ -36,18 +36,21 @@ def train_command(
     *,
     start: Annotated[Start, Parameter(name="*")] = ALONE,
     config: Annotated[Path | None, Parameter(group=BEGIN)] = None,
+    recipe: Annotated[str | None, Parameter(group=BEGIN)] = None,
     resume: Annotated[Path | None, Parameter(group=BEGIN)] = None,
     summary: Annotated[bool, Parameter(group=BEGIN, negative="")] = False,
     result_file: Annotated[Path | None, Parameter(show=False)] = None,
 ) -> int:
     """Train a model.
 
-    Settings come from flags, PACELINE_… variables, a --config file and defaults, in this order.
+    Settings come from flags, PACELINE_… variables, a --config file, a --recipe and defaults, in this order.
     Ctrl-C finishes the step, saves, and says how to go on.
 
     Examples:
 
       paceline train --model resnet20 --data digits --epochs 5
+
+      paceline train --recipe cifar10-resnet20 --epochs 20
 
       paceline train --nproc 2                       two ranks on this machine
 
@@ -59,6 +62,8 @@ def train_command(
     ----------
     config
         TOML file with settings; a run's own config.toml gives the same run again.
+    recipe
+        Settings that ship with Paceline, such as cifar10-resnet20; paceline recipes lists them.
     resume
         Run folder to go on with, in mid-epoch if need be.
     summary

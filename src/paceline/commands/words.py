@@ -7,14 +7,16 @@ from typing import Any
 
 from cyclopts import App, Argument, CycloptsError
 
-from paceline.core.config import SettingError
+from paceline.core.errors import SettingError
 from paceline.core.load import Layers
+from paceline.core.recipes import find_recipe
 from paceline.records.folder import find_run
 
 
 def settings_files(arguments: Mapping[str, Argument]) -> list[Path]:
-    """Return the files that settings come from: --config, and the run that --resume goes on with."""
+    """Return the files that settings come from: --config, --recipe, and the run that --resume goes on with."""
     files = [Path(token.value) for token in _tokens(arguments, "config")]
+    files += [find_recipe(token.value).path for token in _tokens(arguments, "recipe")]
     runs_dir = next((Path(token.value) for token in _tokens(arguments, "runs_dir")), Path("runs"))
     return files + [find_run(Path(token.value), runs_dir).config for token in _tokens(arguments, "resume")]
 
