@@ -9,8 +9,8 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from paceline.core.config import MaybeWhole, SettingError, Whole
-from paceline.core.errors import ConfigError
+from paceline.core.config import MaybeWhole, Whole
+from paceline.core.errors import ConfigError, SettingError
 
 JOB = Group("Job", sort_key=1)
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
