@@ -80,7 +80,7 @@ def test_the_words_that_the_bad_ones_are_held_against_are_good(train, own, elsew
 
 def test_unknown_model(run, elsewhere):
     answer = run("train", "--model=resnet2O")
-    refused(answer, elsewhere, "there is no model resnet2O", "did you mean resnet20? (known: cnn, mlp, ")
+    refused(answer, elsewhere, "there is no model resnet2O", "did you mean resnet20? (known: cnn, fastnet, mlp, ")
 
 
 def test_unknown_data_set(run, elsewhere):
