@@ -3,12 +3,13 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 BENCH  := .venv-bench
+LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test lab lab-packages check format bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # torch comes first and pinned: a resolver that is free to choose takes a CUDA build.
 $(READY): pyproject.toml constraints.txt
@@ -23,7 +24,18 @@ demo: $(READY)  ## train on the embedded digits, evaluate, show the run
 	$(VENV)/bin/paceline runs
 
 test: $(READY)  ## run the tests
-	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile
+	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile -m "not lab or quick"
+
+lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root
+	$(PYTHON) -m pytest -m lab tests/lab
+
+# Where this cannot be done, the tests that need it say so and are skipped.
+lab-packages:
+	@if [ "$$(id -u)" = 0 ] && ! { command -v slurmctld && command -v munged && command -v tc && command -v mpirun; } >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
+			$(LAB_PACKAGES) >/dev/null || echo "could not install $(LAB_PACKAGES); going on without"; \
+	fi
 
 check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/ruff format --check .

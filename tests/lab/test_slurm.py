@@ -111,10 +111,9 @@ def undisturbed(slurm, tmp_path_factory):
     return weights(run_below(folder))
 
 
-@QUICK
 @pytest.mark.parametrize(
     "request_words",
-    [pytest.param(("--nodes=2",), id="job"), pytest.param(("--array=2",), id="array")],
+    [pytest.param(("--nodes=2",), id="job", marks=QUICK), pytest.param(("--array=2",), id="array")],
 )
 def test_notice_saves_queues_again_and_ends_with_the_same_bits(submitted, slurm, undisturbed, tmp_path, request_words):
     words = (*request_words, *([f"--meeting-file={tmp_path}/meet"] if "--array=2" in request_words else []))

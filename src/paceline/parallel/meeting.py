@@ -1,6 +1,5 @@
 """How ranks that were started by hand find each other: over a port, or over a shared file that may be stale."""
 
-import json
 import os
 import secrets
 import shutil
@@ -38,26 +37,41 @@ def open_store(world: World, timeout: float) -> dist.Store | None:
 
 def roll_call(store: dist.Store, world: World, timeout: float) -> None:
     """Wait until every rank has said that it is here; name those who have not, or who count differently."""
-    store.set(f"here/{world.rank}", json.dumps({"size": world.size, "host": world.host}))
     deadline = time.monotonic() + timeout
     missing = set(range(world.size))
-    while missing:
-        missing = {rank for rank in missing if not store.check([f"here/{rank}"])}
-        if missing and time.monotonic() > deadline:
-            raise missing_ranks(missing, world, timeout)
-        time.sleep(SECONDS_BETWEEN_LOOKS if missing else 0)
-    sizes = {rank: json.loads(store.get(f"here/{rank}"))["size"] for rank in range(world.size)}
-    for rank, size in sizes.items():
-        if size != world.size:
-            raise RanksError(f"rank {rank} counts {plural(size, 'rank')}, rank {world.rank} counts {world.size}",
-                             hint="give every rank the same --world-size")  # fmt: skip
+    try:
+        store.set(f"here/{world.rank}", str(world.size))
+        while missing:
+            for rank in sorted(missing):
+                if store.check([f"here/{rank}"]):
+                    _compare_counts(rank, int(store.get(f"here/{rank}")), world)
+                    missing.remove(rank)
+            if missing and time.monotonic() > deadline:
+                raise missing_ranks(missing, world, timeout)
+            time.sleep(SECONDS_BETWEEN_LOOKS if missing else 0)
+    except dist.DistNetworkError as cause:  # rank 0 holds the store, and was the first to give up
+        raise RanksError(
+            f"{world.meeting}: rank 0 left before all {world.size} ranks had come; {_ranks(missing)} had not",
+            hint="look at what rank 0 and those ranks printed",
+        ) from cause
+
+
+def _compare_counts(rank: int, size: int, world: World) -> None:
+    if size != world.size:
+        raise RanksError(
+            f"rank {rank} counts {plural(size, 'rank')}, rank {world.rank} counts {world.size}",
+            hint="give every rank the same --world-size",
+        )
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    return "rank " + ", ".join(map(str, sorted(ranks)))
 
 
 def missing_ranks(missing: Iterable[int], world: World, timeout: float) -> RanksError:
     """Return the error that says who did not come."""
-    names = ", ".join(map(str, sorted(missing)))
     return RanksError(
-        f"{world.meeting}: waited {timeout:g} s for {world.size} ranks, and rank {names} did not come",
+        f"{world.meeting}: waited {timeout:g} s for {world.size} ranks, and {_ranks(missing)} did not come",
         hint="look at what those ranks printed; the address must be reachable from their hosts; --timeout waits longer",
     )
 

@@ -1,0 +1,124 @@
+"""What users see when ranks die, hosts cannot be reached, ports are taken or settings differ."""
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.records.reader import read_environments, run_state
+from tests.lab.hosts import wait_for
+from tests.lab.runs import ends, run_below
+
+QUICK = pytest.mark.quick
+LISTEN = (
+    "import socket, time; s = socket.create_server(('0.0.0.0', 29400)); print('ready', flush=True); time.sleep(100)"
+)
+
+
+def test_a_killed_rank_is_restarted_and_the_run_goes_on(train_on, tmp_path):
+    words = ("--nnodes=2", "--rendezvous=10.77.0.1:29400", "--max-restarts=2", "--epochs=200", "--save-every=10 epochs")
+    launchers = [train_on(node + 1, *words, "--node-rank", node) for node in range(2)]
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    os.kill(pid_of_rank(tmp_path, 1), signal.SIGKILL)
+    ends(*launchers)
+    folder = run_below(tmp_path)
+    assert run_state(folder) == "FINISHED"
+    assert len(read_environments(folder)) == 2
+
+
+@QUICK
+def test_a_killed_rank_without_restarts_ends_all_with_its_name(train_on, tmp_path):
+    words = ("--nnodes=2", "--rendezvous=10.77.0.1:29400", "--epochs=100000")
+    launchers = [train_on(node + 1, *words, "--node-rank", node) for node in range(2)]
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    os.kill(pid_of_rank(tmp_path, 1), signal.SIGKILL)
+    (_, first), (_, second) = ends(*launchers, code=1, quietly=False)
+    assert re.search(r"rank 1 on node2 \(process \d+\) was ended by SIGKILL", second)
+    assert "Traceback" not in second
+    assert "10.77.0.2" in first, "the other node can only say where the connection led"
+
+
+def test_a_rank_that_hangs_is_named_by_the_others(train_on, tmp_path):
+    words = ("--world-size=2", "--init-method=tcp://10.77.0.1:29500", "--epochs=100000", "--timeout=10")
+    lead, other = (train_on(rank + 1, *words, "--rank", rank) for rank in range(2))
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    other.send_signal(signal.SIGSTOP)
+    ((_, err),) = ends(lead, code=1)
+    assert "no answer within 10 s" in err
+    assert "rank 1 silent since step" in err
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["nobody there", "cable cut"])
+def test_a_rendezvous_that_cannot_be_reached_is_named(hosts, train_on, cut):
+    if cut:
+        hosts.cut(2)
+    try:
+        words = ("--nnodes=2", "--node-rank=1", "--rendezvous=10.77.0.1:29400", "--timeout=3")
+        ((_, err),) = ends(train_on(2, *words), code=1)
+    finally:
+        hosts.heal(2)
+    assert "node 1 waited 3 s for node 0 at 10.77.0.1:29400" in err
+
+
+def test_ranks_that_do_not_come_are_named(train_on):
+    words = ("--world-size=3", "--init-method=tcp://10.77.0.1:29500", "--timeout=8")
+    (_, first), (_, second) = ends(*[train_on(rank + 1, *words, "--rank", rank) for rank in (0, 1)], code=1)
+    assert "tcp://10.77.0.1:29500: waited 8 s for 3 ranks, and rank 2 did not come" in first
+    assert re.search(r"rank 2 (did not come|had not)", second), "whether or not rank 0 gave up before"
+
+
+def test_a_lead_that_does_not_come_is_named(train_on, tmp_path):
+    ((_, tcp),) = ends(
+        train_on(2, "--world-size=2", "--rank=1", "--init-method=tcp://10.77.0.1:29500", "--timeout=3"), code=1
+    )
+    assert "rank 1 could not reach rank 0 at 10.77.0.1:29500 within 3 s" in tcp
+    ((_, file),) = ends(
+        train_on(2, "--world-size=2", "--rank=1", f"--init-method=file://{tmp_path}/meet", "--timeout=3"), code=1
+    )
+    assert "rank 0 did not come" in file
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--nnodes=2", "--node-rank=0", "--rendezvous=10.77.0.1:29400"),
+        ("--rank=0", "--world-size=2", "--init-method=tcp://10.77.0.1:29400"),
+    ],
+    ids=["launcher", "by hand"],
+)
+def test_a_port_that_is_taken_is_named(on, train_on, words):
+    owner = on(1, sys.executable, "-c", LISTEN)
+    assert owner.stdout.readline() == "ready\n"
+    ((_, err),) = ends(train_on(1, *words, "--timeout=10"), code=1)
+    assert "port 29400 on node1 is taken" in err
+
+
+def test_ranks_with_different_settings_are_refused(train_on, tmp_path):
+    words = ("--world-size=2", "--init-method=tcp://10.77.0.1:29500")
+    answers = ends(*[train_on(rank + 1, *words, "--rank", rank, f"--seed={rank}") for rank in range(2)], code=2)
+    for _, err in answers:
+        assert "the ranks do not agree: --seed is 0 on rank 0 and 1 on rank 1" in err
+    assert not list(tmp_path.glob("runs/*/*")), "no run was begun"
+
+
+def test_ranks_that_count_differently_are_refused(train_on):
+    place = "--init-method=tcp://10.77.0.1:29500"
+    ranks = [train_on(rank + 1, place, "--timeout=10", "--rank", rank, f"--world-size={rank + 2}") for rank in range(2)]
+    (_, first), (_, second) = ends(*ranks, code=1)
+    assert "rank 1 counts 3 ranks, rank 0 counts 2" in first
+    assert re.search(r"rank 0 (counts 2 ranks, rank 1 counts 3|left before)", second)
+
+
+def pid_of_rank(folder: Path, rank: int) -> int:
+    (text,) = [path.read_text() for path in folder.glob(f"runs/*/*/ranks/rank-{rank:03d}.json")]
+    match = re.search(r'"pid": (\d+)', text)
+    assert match is not None
+    return int(match[1])
+
+
+def test_the_lab_has_no_way_out(hosts):
+    probe = "import socket; socket.create_connection(('192.0.2.1', 9), timeout=3)"
+    assert "unreachable" in hosts.run(1, sys.executable, "-c", probe).stderr

@@ -1,0 +1,170 @@
+"""Which rank a process is, as each launcher tells it; environments as the launchers really set them."""
+
+import pytest
+
+from paceline.core.errors import ConfigError
+from paceline.core.start import Start
+from paceline.core.world import World
+from paceline.parallel.detect import DERIVED_PORTS, detect_world, in_slurm_task, slurm_job, slurm_meeting
+from paceline.parallel.hostlist import first_host
+
+NOTHING_SAID = Start()
+
+TORCHRUN = {
+    "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "ROLE_RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node1", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3",
+    "TORCHELASTIC_RUN_ID": "job7", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+
+SRUN = {
+    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "2",
+    "SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[03-05]", "SLURM_STEP_NODELIST": "gpu[03-05]",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x3)", "SLURM_JOB_NUM_NODES": "3", "PMI_RANK": "5", "PMI_SIZE": "6",
+}  # fmt: skip
+
+SBATCH = {
+    "SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "6",
+    "SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[03-05]", "SLURM_TASKS_PER_NODE": "2(x3)",
+}  # fmt: skip
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "1234567", "PMIX_RANK": "3", "MASTER_ADDR": "node1",
+}  # fmt: skip
+
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "8", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1"}
+
+ARRAY = {"SLURM_JOB_ID": "91", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "3"}
+
+
+def facts(world: World) -> tuple:
+    return (world.rank, world.size, world.local_rank, world.local_size, world.told_by)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, (0, 1, 0, 1, "nobody")),
+        (TORCHRUN, (3, 4, 1, 2, "torchrun")),
+        (SRUN, (5, 6, 1, 2, "Slurm")),
+        (SBATCH, (0, 1, 0, 1, "nobody")),
+        (SBATCH | TORCHRUN, (3, 4, 1, 2, "torchrun")),
+        (SRUN | TORCHRUN, (3, 4, 1, 2, "torchrun")),
+        (OPEN_MPI, (3, 4, 1, 2, "mpirun")),
+        (MPICH, (1, 2, 1, 2, "mpirun")),
+    ],
+    ids=["alone", "torchrun", "srun", "sbatch shell", "torchrun in sbatch", "torchrun in srun", "Open MPI", "MPICH"],
+)
+def test_each_launcher_is_understood(environ, expected):
+    assert facts(detect_world(environ, NOTHING_SAID)) == expected
+
+
+def test_variables_without_a_launcher_are_enough():
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    world = detect_world(environ, NOTHING_SAID)
+    assert (world.rank, world.size, world.told_by, world.meeting) == (1, 2, "environment", "env://")
+
+
+def test_flags_win_over_every_launcher():
+    start = Start(rank=1, world_size=3, init_method="tcp://node1:29500")
+    world = detect_world(TORCHRUN | SRUN | OPEN_MPI, start)
+    assert (world.rank, world.size, world.told_by, world.meeting) == (1, 3, "flags", "tcp://node1:29500")
+
+
+def test_a_step_meets_at_its_first_node_and_at_a_port_of_each_attempt():
+    world = detect_world(SRUN, NOTHING_SAID)
+    host, _, port = world.meeting.removeprefix("tcp://").partition(":")
+    assert host == "gpu03"
+    assert int(port) in DERIVED_PORTS
+    others = [{"SLURM_RESTART_COUNT": "1"}, {"SLURM_STEP_ID": "1"}, {"SLURM_JOB_ID": "4712"}]
+    places = {slurm_meeting(SRUN | other) for other in [{}, *others]}
+    assert len(places) == 4
+
+
+def test_a_job_that_was_queued_again_knows_it_and_keeps_its_name():
+    first, second = (detect_world(SRUN | more, NOTHING_SAID) for more in ({}, {"SLURM_RESTART_COUNT": "1"}))
+    assert (first.attempt, second.attempt) == (0, 1)
+    assert first.launch_id == second.launch_id == "slurm-4711.0"
+
+
+def test_restarts_by_torchrun_and_by_slurm_add_up():
+    again = detect_world(SRUN | TORCHRUN | {"SLURM_RESTART_COUNT": "3"}, NOTHING_SAID)
+    assert (again.attempt, again.launch_id) == (5, "slurm-4711.0")
+    alone = detect_world(TORCHRUN, NOTHING_SAID)
+    assert (alone.attempt, alone.launch_id) == (2, "job7")
+
+
+def test_the_ranks_of_an_array_share_a_name_and_each_speaks_for_itself():
+    start = Start(rank=1, world_size=3, init_method="file:///shared/meet")
+    world = detect_world(ARRAY | {"SLURM_RESTART_COUNT": "1"}, start)
+    assert (world.launch_id, world.attempt) == ("slurm-90", 1)
+    assert slurm_job(world, ARRAY) == "90_1"
+
+
+def test_only_the_lead_of_a_job_speaks_to_slurm():
+    assert slurm_job(World(rank=0, size=2), SRUN) == "4711"
+    assert slurm_job(World(rank=1, size=2), SRUN) is None
+    assert slurm_job(World(), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "here"), [("2(x3)", "1", 2), ("3,1", "0", 3), ("3,1", "1", 1), ("1,2(x2)", "2", 2), ("", "0", 2)]
+)
+def test_the_tasks_of_this_node_are_counted(tasks, node, here):
+    environ = SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node}
+    assert detect_world(environ, NOTHING_SAID).local_size == here
+
+
+def test_the_shell_of_a_job_is_no_task():
+    assert in_slurm_task(SRUN)
+    assert not in_slurm_task(SBATCH)
+    assert not in_slurm_task(SRUN | {"SLURM_STEP_ID": ""})
+    assert not in_slurm_task({})
+
+
+def test_mpirun_on_one_host_needs_no_address_and_on_several_asks_for_one():
+    one_host = {key: value for key, value in OPEN_MPI.items() if key != "MASTER_ADDR"}
+    world = detect_world(one_host | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, NOTHING_SAID)
+    assert world.meeting.startswith("tcp://127.0.0.1:")
+    with pytest.raises(ConfigError, match="nobody said where they meet"):
+        detect_world(one_host, NOTHING_SAID)
+    assert detect_world(OPEN_MPI | {"MASTER_PORT": "4242"}, NOTHING_SAID).meeting == "tcp://node1:4242"
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, "RANK is not set"),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, 'WORLD_SIZE is "two"'),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK=2 is not a rank"),
+        ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "1"}, "MASTER_ADDR is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a"}, "MASTER_PORT is not set"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_SIZE is not set"),
+    ],
+)
+def test_a_broken_environment_is_explained(environ, message):
+    with pytest.raises(ConfigError, match=message):
+        detect_world(environ, NOTHING_SAID)
+
+
+def test_env_by_hand_needs_an_address():
+    with pytest.raises(ConfigError, match="MASTER_ADDR is not set"):
+        detect_world({}, Start(rank=0, world_size=2))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("login1", "login1"),
+        ("gpu[03-05,7],login1", "gpu03"),
+        ("gpu[9,11-12]", "gpu9"),
+        ("node1,node2", "node1"),
+        ("rack1-node[001-128]", "rack1-node001"),
+        ("a[1-2]b,c", "a1b"),
+        ("tux[1-2]-[3-4]", "tux1-3"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_the_first_host_of_a_list_is_found(nodes, host):
+    assert first_host(nodes) == host
