@@ -26,7 +26,7 @@ from paceline.models.table import layer_table
 from paceline.parallel.device import choose_device, describe_device, set_threads
 from paceline.parallel.network import choose_interface
 from paceline.parallel.team import Team, join
-from paceline.records.entries import RunResult
+from paceline.records.entries import Note, RunResult
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below
 from paceline.records.reader import read_environments
@@ -54,7 +54,7 @@ class Beginning:
         self.config = config
         self.team = team
         self.start = start
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
         """Agree, build, restore, train. Collective: every rank must call it."""
@@ -66,7 +66,8 @@ class Beginning:
         folder = team.from_lead(open_folder(job, resume, team.world) if team.is_lead else RunFolder(Path()))
         with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
-            return run.live(stop, [*self.notes, *warnings(job)], show_table=show_table)
+            cautions = [Note(text=text, level="warning") for text in warnings(job)]
+            return run.live(stop, [*self.notes, *cautions], show_table=show_table)
 
     def whether_to_resume(self, resume: RunFolder | None) -> RunFolder | None:
         """Return the run to go on with: the one asked for, or after a restart the one begun. Collective."""
@@ -93,21 +94,23 @@ def interrupted_run(config: Config, world: World) -> RunFolder | None:
     return None
 
 
-def restore(job: Job, team: Team, folder: RunFolder, notes: list[str]) -> Progress:
+def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progress:
     """Continue a run from its newest good checkpoint, unless it has nothing left to do.
 
     Only the lead needs to see the file. Collective: every rank must call it.
     """
     state: dict[str, Any] = {}
     if team.is_lead:
-        state, path = Checkpoints(folder.checkpoints, keep=job.config.keep).newest_good(notes.append)
-        if notes:
-            notes.append(f"continuing from {path}")
+        damaged: list[str] = []
+        state, path = Checkpoints(folder.checkpoints, keep=job.config.keep).newest_good(damaged.append)
+        if damaged:
+            damaged.append(f"continuing from {path}")
+        notes += [Note(text=text, level="warning") for text in damaged]
     state = team.from_lead(state)
     progress = job.restore(state)
     before = state["config"]
     if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
-        notes.append("the length has changed: from here on the learning rate follows the new plan")
+        notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")

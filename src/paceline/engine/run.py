@@ -16,7 +16,7 @@ from paceline.engine.state import Progress
 from paceline.models.table import layer_table
 from paceline.parallel.replicas import check_replicas, describe
 from paceline.parallel.team import Team
-from paceline.records.entries import RunResult, State
+from paceline.records.entries import Note, RunResult, State
 from paceline.records.folder import RunFolder
 from paceline.trackers.base import RunInfo, Tracker
 from paceline.trackers.choose import choose_trackers
@@ -36,7 +36,7 @@ class Run:
         self.heartbeat = Heartbeat(folder, team.world, progress, clock)
         self.background = BackgroundSaver(self.checkpoints) if job.config.save_async else None
 
-    def live(self, stop: StopRequest, notes: list[str], *, show_table: bool) -> RunResult:
+    def live(self, stop: StopRequest, notes: list[Note], *, show_table: bool) -> RunResult:
         """Train, test and return how it went. Collective."""
         with self.heartbeat.beating(), self.recorder.to(self.trackers(), self.info()):
             self.introduce(notes, show_table=show_table)
@@ -47,12 +47,12 @@ class Run:
             self.say_how_it_ended(state)
             return self.recorder.result
 
-    def introduce(self, notes: list[str], *, show_table: bool) -> None:
+    def introduce(self, notes: list[Note], *, show_table: bool) -> None:
         """Say what is about to happen."""
         for line in header(self.job, self.team, self.folder):
             self.recorder.say(line)
-        for line in notes:
-            self.recorder.warn(line)
+        for note in notes:
+            self.recorder.put(note)
         if show_table:
             self.recorder.say(layer_table(self.job.model))
         if self.progress.step:
