@@ -139,8 +139,13 @@ class Slurm:
 
     def wait_for_state(self, job: str, *states: str) -> str:
         """Wait until every task of a job is in one of these states."""
-        wait_for(lambda: set(self.state(job).split()) <= set(states), f"{states} of job {job}")
+        wait_for(lambda: self.is_in(job, *states), f"{states} of job {job}")
         return self.state(job)
+
+    def is_in(self, job: str, *states: str) -> bool:
+        """Tell whether every task of a job is in one of these states; a controller too busy to answer is no answer."""
+        now = set(self.state(job).split())
+        return bool(now) and now <= set(states)
 
     def start_waiting_jobs(self) -> None:
         """Spare a job that was queued again the two minutes that Slurm lets it wait."""

@@ -41,6 +41,15 @@ def test_a_killed_rank_without_restarts_ends_all_with_its_name(train_on, tmp_pat
     assert "10.77.0.2" in first, "the other node can only say where the connection led"
 
 
+def test_a_signal_to_one_rank_stops_all_and_all_say_so(train_on, tmp_path):
+    words = ("--world-size=2", "--init-method=tcp://10.77.0.1:29500", "--epochs=100000")
+    ranks = [train_on(rank + 1, *words, "--rank", rank) for rank in range(2)]
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    ranks[1].send_signal(signal.SIGUSR1)
+    ends(*ranks, code=128 + signal.SIGUSR1)
+    assert run_state(run_below(tmp_path)) == "STOPPED"
+
+
 def test_a_rank_that_hangs_is_named_by_the_others(train_on, tmp_path):
     words = ("--world-size=2", "--init-method=tcp://10.77.0.1:29500", "--epochs=100000", "--timeout=10")
     lead, other = (train_on(rank + 1, *words, "--rank", rank) for rank in range(2))

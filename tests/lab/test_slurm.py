@@ -192,7 +192,7 @@ def rank_states(folder) -> set[str]:
 
 def is_over(slurm, job) -> bool:
     slurm.start_waiting_jobs()
-    return set(slurm.state(job).split()) <= {"COMPLETED", "FAILED", "CANCELLED"}
+    return slurm.is_in(job, "COMPLETED", "FAILED", "CANCELLED")
 
 
 def outputs(folder) -> str:
