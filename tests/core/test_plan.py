@@ -81,11 +81,6 @@ def test_the_world_size_changes_nothing_but_the_shares(plan):
         assert flattened(alone.parts(step, 0)) == everyone
 
 
-def test_total_epochs_counts_a_begun_epoch():
-    plan = BatchPlan.make(Config(global_batch=10, steps=11), images=100, world_size=1)
-    assert (plan.steps_per_epoch, plan.total_steps, plan.total_epochs) == (10, 11, 2)
-
-
 def test_a_batch_larger_than_the_data_is_refused_with_a_number_that_can_be_typed():
     with pytest.raises(ConfigError, match=r"^--global-batch 5,000 is larger than the 1,293 training images$") as caught:
         BatchPlan.make(Config(global_batch=5000), images=1293, world_size=1)

@@ -53,11 +53,6 @@ class BatchPlan:
         """Steps that cover every training image once; the last batch may be smaller."""
         return -(-self.images // self.global_batch)
 
-    @property
-    def total_epochs(self) -> int:
-        """Epochs begun in the whole run."""
-        return -(-self.total_steps // self.steps_per_epoch)
-
     def images_done(self, step: int) -> int:
         """Images seen by all ranks together in the first `step` steps."""
         epochs, rest = divmod(step, self.steps_per_epoch)

@@ -14,7 +14,6 @@ SplitName = Literal["train", "valid", "test"]
 class State(StrEnum):
     """Where a rank, and so its run, stands."""
 
-    JOINING = "JOINING"
     READY = "READY"
     TRAINING = "TRAINING"
     FINISHED = "FINISHED"
