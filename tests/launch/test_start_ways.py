@@ -33,6 +33,8 @@ class Net(torch.nn.Module):
     def __init__(self, num_classes):
         super().__init__()
         self.linear, self.steps = torch.nn.Linear(64, num_classes), 0
+        if os.environ.get("TEST_FAULT") == "early" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("a fault before there is a run")
 
     def forward(self, images):
         self.steps += self.training
@@ -198,6 +200,18 @@ def test_a_failed_job_starts_again_from_its_last_checkpoint(start, faulty, elsew
     assert process.returncode == 0, errors
     assert "resumed after step 12 of 22" in output
     assert run_state(only_run()) == State.FINISHED
+
+
+def test_a_restart_never_goes_on_with_the_run_of_an_earlier_launch_of_the_same_name(faulty, elsewhere):
+    meeting = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=again"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, "--nproc-per-node=2", "--max-restarts=1"]
+    words = ["-m", "paceline", "train", "--model", faulty, "--steps", "15", "--save-every", "4 steps", "--track=none"]
+    for fault in ("raise", "early"):
+        environ = child_environment(TEST_FAULT=fault, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+        answer = subprocess.run([*torchrun, *words], env=environ, capture_output=True, text=True, timeout=LONGEST)
+        assert answer.returncode == 0, answer.stderr
+    own = [len(read_environments(RunFolder(path))) for path in sorted(Path("runs").glob("*/*"))]
+    assert own == [2, 1], "the first launch goes on with its own run, the second begins one"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
