@@ -90,6 +90,7 @@ def train(
     show_table: bool = False,
 ) -> RunResult:
     """Train in this process with these settings, or go on with the run at `resume`, and return the results."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is there: it warns of names it cannot resolve
     from paceline.engine.rank import run_rank
 
     if start.devices:

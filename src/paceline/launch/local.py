@@ -37,6 +37,7 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
             "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(plan.threads)),
             # Without it, ranks that torchrun starts again read addresses of dead ones from its store.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         }
         with (folder / "torchrun.log").open("wb") as log:
             agent = subprocess.Popen(
@@ -160,7 +161,7 @@ def _tell_consequences(reports: list[Report]) -> None:
 
 
 def _first_line(report: Report) -> str:
-    if "gloo" in report.message or "Connection closed" in report.message:
+    if report.follows:
         return "lost its connection to a rank that had gone"
     return report.message.splitlines()[0][:200]
 

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from paceline.core.errors import ConfigError, RanksError
+from paceline.core.errors import ConfigError, LostRankError, RanksError
 from paceline.core.world import World
 from paceline.parallel.device import cores
+from paceline.parallel.lost import is_lost, peer_of
 from paceline.parallel.meeting import leave_meeting, open_store
 
 T = TypeVar("T")
@@ -119,10 +120,24 @@ def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Itera
         ) from cause
     team = Team(world, device, control)
     team.count_neighbours()
-    yield team
-    dist.barrier(group=control)
+    with loss_explained():
+        yield team
+        dist.barrier(group=control)
     leave_meeting(world)
     dist.destroy_process_group()
+
+
+@contextmanager
+def loss_explained() -> Iterator[None]:
+    """Say in words that a connection broke because another rank has gone."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if not is_lost(str(problem)):
+            raise
+        raise LostRankError(
+            f"the connection to {peer_of(str(problem))} was lost", hint="look at what the other ranks printed"
+        ) from problem
 
 
 def _where(world: World) -> str:
