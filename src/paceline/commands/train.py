@@ -69,7 +69,7 @@ def train_command(
     summary
         Print the layer table.
     result_file
-        Where the lead writes the result.
+        Where the first rank of this node writes the result.
     """
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
@@ -77,7 +77,7 @@ def train_command(
         extra = (["--resume", str(resume)] if resume else []) + (["--summary"] if summary else [])
         return launch_ranks(plan, settings, start, extra)
     result = train(settings, start=start, resume=resume, show_table=summary)
-    if result_file is not None and world.is_lead:
+    if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else _after_stop(result.signal, world)
 
