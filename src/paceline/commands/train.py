@@ -69,7 +69,7 @@ def train_command(
     summary
         Print the layer table.
     result_file
-        Where the lead writes the result.
+        Where the first rank of this node writes the result.
     """
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
@@ -77,7 +77,7 @@ def train_command(
         extra = (["--resume", str(resume)] if resume else []) + (["--summary"] if summary else [])
         return launch_ranks(plan, settings, start, extra)
     result = train(settings, start=start, resume=resume, show_table=summary)
-    if result_file is not None and world.is_lead:
+    if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else _after_stop(result.signal, world)
 
@@ -90,6 +90,7 @@ def train(
     show_table: bool = False,
 ) -> RunResult:
     """Train in this process with these settings, or go on with the run at `resume`, and return the results."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is there: it warns of names it cannot resolve
     from paceline.engine.rank import run_rank
 
     if start.devices:

@@ -1,7 +1,7 @@
 """The life of a rank: join, build, restore, train, leave."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
@@ -41,9 +41,9 @@ def run_rank(
 ) -> RunResult:
     """Live through a run as one of its ranks, and return how it ended. Collective: every rank must call it."""
     device = choose_device(config.device, world)
-    set_threads(config.threads, world)
     choose_interface(world, os.environ)
     with stop_on_signals() as stop, join(world, device, timeout=start.timeout) as team:
+        set_threads(config.threads, num_sharing=team.num_sharing)
         return Beginning(config, team, start).run(stop, resume, show_table=show_table)
 
 
@@ -61,20 +61,25 @@ class Beginning:
         clock, team = Clock(), self.team
         team.agree(shared_facts(self.config))
         job = build_job(self.config, team, nproc=self.start.nproc)
-        resume = self.whether_to_resume(resume)
+        launches = self.launches()
+        resume = self.whether_to_resume(resume, launches)
         progress = Progress() if resume is None else restore(job, team, resume, self.notes)
-        folder = team.from_lead(open_folder(job, resume, team.world) if team.is_lead else RunFolder(Path()))
+        folder = team.from_lead(open_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path()))
         with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
             cautions = [Note(text=text, level="warning") for text in warnings(job)]
             return run.live(stop, [*self.notes, *cautions], show_table=show_table)
 
-    def whether_to_resume(self, resume: RunFolder | None) -> RunFolder | None:
+    def whether_to_resume(self, resume: RunFolder | None, launches: set[str]) -> RunFolder | None:
         """Return the run to go on with: the one asked for, or after a restart the one begun. Collective."""
         restarted = self.team.any(self.team.world.attempt > 0)  # nodes of an elastic job count their restarts apart
         if restarted and resume is None and self.team.is_lead:
-            resume = interrupted_run(self.config, self.team.world)
+            resume = interrupted_run(self.config, launches)
         return self.team.from_lead(resume)
+
+    def launches(self) -> set[str]:
+        """Return what names the launches of all nodes; after a restart another may have the lead. Collective."""
+        return {name for name in self.team.gather(self.team.world.launch_id) if name is not None}
 
 
 def shared_facts(config: Config) -> dict[str, Any]:
@@ -85,11 +90,10 @@ def shared_facts(config: Config) -> dict[str, Any]:
     }
 
 
-def interrupted_run(config: Config, world: World) -> RunFolder | None:
-    """Return the run that an earlier attempt of this launch began and saved: a restart goes on with it."""
-    for folder in sorted(list_runs_below(config.runs_dir / config.run_name), key=lambda run: run.path, reverse=True):
-        launches = {environment.get("launch") for environment in read_environments(folder)}
-        if world.launch_id is not None and world.launch_id in launches:
+def interrupted_run(config: Config, launches: set[str]) -> RunFolder | None:
+    """Return the run that an earlier attempt of these launches began and saved: a restart goes on with it."""
+    for folder in list_runs_below(config.runs_dir / config.run_name):
+        if any(launches.intersection(environment.get("launches", ())) for environment in read_environments(folder)):
             return folder if any(folder.checkpoints.glob("step-*.pt")) else None
     return None
 
@@ -122,11 +126,11 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     return progress
 
 
-def open_folder(job: Job, resume: RunFolder | None, world: World) -> RunFolder:
+def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iterable[str] = ()) -> RunFolder:
     """Make the run folder, or go back to it; write down settings, environment and model. Only the lead calls it."""
     folder = create_run(job.config) if resume is None else resume
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
-    environment |= {"launch": world.launch_id, "told_by": world.told_by}
+    environment |= {"launches": sorted(launches), "told_by": world.told_by}
     environment |= {"world_size": world.size, "mode": str(job.choice)}
     try:
         write_config(job.config.resolved(), folder.config)
