@@ -326,7 +326,7 @@ FREE = {
     "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,
     "compress": st.sampled_from(["none", "fp16", "bf16", "powersgd"]),
 }  # fmt: skip
-BOUND = {"global_batch", "accumulate", "schedule", "milestones"}
+BOUND = {"global_batch", "accumulate", "schedule", "milestones", "exact"}
 
 
 @st.composite
@@ -336,6 +336,9 @@ def configs(draw):
     schedule = "milestones" if milestones else draw(st.sampled_from(["constant", "step", "cosine", "one-cycle"]))
     free = draw(st.fixed_dictionaries(FREE))
     accumulate = draw(st.integers(1, batch))
+    if draw(st.booleans()):
+        accumulate = 1
+        free |= {"exact": "bitwise", "mode": "ddp", "batch_norm": "ghost", "compile": False, "compress": "none"}
     return Config(global_batch=batch, accumulate=accumulate, schedule=schedule, milestones=milestones, **free)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from paceline.engine.signals import StopRequest, stop_on_signals
 from paceline.engine.state import Progress
 from paceline.models.table import layer_table
 from paceline.parallel.device import choose_device, describe_device, set_threads
+from paceline.parallel.exact.determinism import deterministic_only
+from paceline.parallel.exact.fingerprint import fingerprint, refuse_other_bits
 from paceline.parallel.network import choose_interface
 from paceline.parallel.team import Team, join
 from paceline.records.entries import Note, RunResult
@@ -41,7 +43,7 @@ def run_rank(
 ) -> RunResult:
     """Live through a run as one of its ranks, and return how it ended. Collective: every rank must call it."""
     device = choose_device(config.device, world)
-    set_threads(config.threads, world)
+    set_threads(1 if config.threads is None and config.exact == "bitwise" else config.threads, world)
     choose_interface(world, os.environ)
     with stop_on_signals() as stop, join(world, device, timeout=start.timeout) as team:
         return Beginning(config, team, start).run(stop, resume, show_table=show_table)
@@ -60,6 +62,8 @@ class Beginning:
         """Agree, build, restore, train. Collective: every rank must call it."""
         clock, team = Clock(), self.team
         team.agree(shared_facts(self.config))
+        if self.config.exact == "bitwise":
+            team.agree(fingerprint(self.config, team.device))
         job = build_job(self.config, team, nproc=self.start.nproc)
         resume = self.whether_to_resume(resume)
         progress = Progress() if resume is None else restore(job, team, resume, self.notes)
@@ -67,7 +71,8 @@ class Beginning:
         with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
             cautions = [Note(text=text, level="warning") for text in warnings(job)]
-            return run.live(stop, [*self.notes, *cautions], show_table=show_table)
+            with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
+                return run.live(stop, [*self.notes, *cautions], show_table=show_table)
 
     def whether_to_resume(self, resume: RunFolder | None) -> RunFolder | None:
         """Return the run to go on with: the one asked for, or after a restart the one begun. Collective."""
@@ -107,6 +112,8 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
             damaged.append(f"continuing from {path}")
         notes += [Note(text=text, level="warning") for text in damaged]
     state = team.from_lead(state)
+    if job.reducer is not None and state.get("fingerprint") is not None:
+        refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state)
     before = state["config"]
     if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):

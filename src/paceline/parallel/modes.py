@@ -74,8 +74,11 @@ def with_batch_norm(model: nn.Module, config: Config, team: Team) -> nn.Module:
 
 
 def spread(model: nn.Module, config: Config, team: Team, choice: ModeChoice) -> nn.Module:
-    """Return what to call in place of the model. Collective: every rank must call it."""
-    if choice.mode == "ddp":
+    """Return what to call in place of the model. Collective: every rank must call it.
+
+    Where bits must not depend on the ranks, that is the model itself, and gradients are left to the exact reducer.
+    """
+    if choice.mode == "ddp" and config.exact == "order":
         return _distributed(model, config, team)
     if choice.mode == "fsdp":
         fully_shard(model)
