@@ -4,7 +4,7 @@ Every quantity may be a number, or an array of drawn values of which each is a p
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -47,6 +47,8 @@ class Fabric:
     intra: Link | None = None
     per_node: int = 1
     algorithm: Algorithm = "ring"
+    crowding: float = 0.0
+    """Bandwidth between nodes falls with their number to this power: shared switches, and the slowest port of many."""
 
     def nodes(self, ranks: int) -> int:
         """Return how many nodes the ranks fill."""
@@ -58,7 +60,8 @@ class Fabric:
             return Cost(wait=0.0, wire=0.0)
         if self.algorithm == "auto":  # what NCCL does: it knows both and takes the quicker
             ring, tree = self._ring(num_bytes, ranks), self._tree(num_bytes, ranks)
-            return tree if np.mean(tree.seconds) < np.mean(ring.seconds) else ring
+            is_tree = tree.seconds < ring.seconds
+            return Cost(wait=np.where(is_tree, tree.wait, ring.wait), wire=np.where(is_tree, tree.wire, ring.wire))
         shapes = {"ring": self._ring, "tree": self._tree, "hierarchical": self._hierarchy}
         return shapes[self.algorithm](num_bytes, ranks)
 
@@ -66,8 +69,15 @@ class Fabric:
         """Return the link that holds up a pass over all ranks."""
         if self.nodes(ranks) == 1:
             return self._inside
-        return self.inter if self.per_node == 1 or np.mean(self.inter.bandwidth) <= np.mean(
-            self._inside.bandwidth) else self._inside  # fmt: skip
+        between = self._between(ranks)
+        if self.per_node == 1:
+            return between
+        return replace(between, bandwidth=np.minimum(between.bandwidth, self._inside.bandwidth))
+
+    def _between(self, ranks: int) -> Link:
+        """Return the link between nodes as each has it when they all talk."""
+        crowd = (self.nodes(ranks) / 2) ** -self.crowding
+        return replace(self.inter, bandwidth=self.inter.bandwidth * crowd)
 
     @property
     def _inside(self) -> Link:
@@ -90,4 +100,4 @@ class Fabric:
         nodes, local = self.nodes(ranks), min(ranks, self.per_node)
         wait = 2 * (nodes - 1) * self.inter.latency + 2 * (local - 1) * self._inside.latency
         inside = 2 * (local - 1) / local * num_bytes / self._inside.bandwidth
-        return Cost(wait=wait, wire=inside + 2 * (nodes - 1) / nodes * num_bytes / self.inter.bandwidth)
+        return Cost(wait=wait, wire=inside + 2 * (nodes - 1) / nodes * num_bytes / self._between(ranks).bandwidth)

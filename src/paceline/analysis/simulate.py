@@ -8,6 +8,9 @@ import numpy as np
 
 from paceline.analysis.fabric import Fabric, Quantity
 
+SLOWEST = 0.1
+"""Part of its speed that computing keeps whatever travels."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
@@ -29,7 +32,9 @@ class Workload:
     lanes: int = 1
     """All-reduces under way at once: 1 for NCCL's stream, 2 for gloo's threads."""
     slowdown: Quantity = 0.0
-    """Part of its speed that computing loses while gradients travel."""
+    """Part of its speed that computing loses while gradients travel: a GPU's units that move them."""
+    steal: Quantity = 0.0
+    """Seconds of computing lost for every byte passed on: a CPU moves gradients itself."""
 
     @property
     def compute(self) -> Quantity:
@@ -102,10 +107,10 @@ class _Wire:
     def __init__(self, work: Workload, fabric: Fabric, ranks: int, *, rested: Quantity) -> None:
         self._fabric = fabric
         self._ranks = ranks
-        self._pace = 1 - work.slowdown
         self._lanes: list[Quantity] = [0.0] * work.lanes
         self._spans: list[tuple[Quantity, Quantity, Quantity, Quantity]] = []
         link = fabric.slowest(ranks)
+        self._pace = np.maximum(1 - work.slowdown - work.steal * link.bandwidth, SLOWEST)
         self._head_start = np.minimum(link.burst / link.bandwidth, rested)
         self.end: Quantity = 0.0
         self.busy_seconds: Quantity = 0.0
