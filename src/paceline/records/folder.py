@@ -41,6 +41,16 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def phases(self) -> Path:
+        """Where the time of every rank went: one JSON object per interval."""
+        return self.path / "phases.jsonl"
+
+    @property
+    def profile(self) -> Path:
+        """What `paceline profile` measured."""
+        return self.path / "profile.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
@@ -58,6 +68,10 @@ class RunFolder:
     def rank(self, rank: int) -> Path:
         """The state file of one rank."""
         return self.path / "ranks" / f"rank-{rank:03d}.json"
+
+    def trace(self, rank: int) -> Path:
+        """What torch.profiler saw on a rank."""
+        return self.path / "traces" / f"rank-{rank:03d}.json.gz"
 
     def rank_log(self, rank: int) -> Path:
         """What a rank other than the lead printed."""
