@@ -22,6 +22,7 @@ COMMANDS = {
     "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
     "recipes": ("paceline.commands.recipes:recipes_command", "List the recipes for paceline train --recipe NAME."),
+    "predict": ("paceline.commands.predict:predict_command", "Say what other ranks, links and batches would do."),
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 
