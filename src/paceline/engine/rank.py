@@ -15,7 +15,7 @@ from paceline.core.load import write_config
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints
-from paceline.engine.clock import Clock
+from paceline.engine.clock import clock_for
 from paceline.engine.header import warnings
 from paceline.engine.heartbeat import silence_explained
 from paceline.engine.job import Job, build_job
@@ -58,7 +58,7 @@ class Beginning:
 
     def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
         """Agree, build, restore, train. Collective: every rank must call it."""
-        clock, team = Clock(), self.team
+        clock, team = clock_for(self.team.device, began=self.team.world.began), self.team
         team.agree(shared_facts(self.config))
         job = build_job(self.config, team, nproc=self.start.nproc)
         resume = self.whether_to_resume(resume)

@@ -41,6 +41,16 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def phases(self) -> Path:
+        """Where the time of every rank went: one JSON object per interval."""
+        return self.path / "phases.jsonl"
+
+    @property
+    def profile(self) -> Path:
+        """What `paceline profile` measured."""
+        return self.path / "profile.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / "checkpoints"

@@ -1,10 +1,13 @@
-"""The records that every run keeps: metrics.jsonl for programs, log.txt for people."""
+"""The records that every run keeps: metrics.jsonl and phases.jsonl for programs, log.txt for people."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, StepRecord, as_json
+from paceline.records.phases import PhaseRecord, RankFacts, read_phases
+from paceline.records.phases import as_json as as_json_of_phases
 from paceline.records.reader import read_metrics
 from paceline.records.writer import replacing
 from paceline.trackers.base import RunInfo
@@ -29,6 +32,33 @@ class JsonLines:
         """Append one line, visible at once."""
         if isinstance(entry, StepRecord | EpochRecord | EvalRecord):
             self._file.write(json.dumps(as_json(entry)) + "\n")
+            self._file.flush()
+
+    def close(self, result: RunResult | None) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class PhaseLines:
+    """Where the time went, rank by rank, in a file of its own: it grows with the number of ranks."""
+
+    name = "phases.jsonl"
+
+    def __init__(self) -> None:
+        self._file: TextIO
+
+    def open(self, run: RunInfo) -> None:
+        """Continue the file at the step that the run continues from."""
+        path = run.folder.phases
+        if path.exists():
+            kept = [entry for entry in read_phases(run.folder) if _last_step(entry) <= run.first_step]
+            _replace(path, [as_json_of_phases(entry) for entry in kept])
+        self._file = _append(path)
+
+    def record(self, entry: Entry) -> None:
+        """Append one line, visible at once."""
+        if isinstance(entry, RankFacts | PhaseRecord):
+            self._file.write(json.dumps(as_json_of_phases(entry)) + "\n")
             self._file.flush()
 
     def close(self, result: RunResult | None) -> None:
@@ -65,8 +95,16 @@ class LogFile:
 
 def _drop_lost(run: RunInfo) -> None:
     kept = [record for record in read_metrics(run.folder) if record.get("step", 0) <= run.first_step]
-    with replacing(run.folder.metrics) as scratch:
-        scratch.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+    _replace(run.folder.metrics, kept)
+
+
+def _last_step(entry: RankFacts | PhaseRecord) -> int:
+    return entry.first_step if isinstance(entry, RankFacts) else entry.step
+
+
+def _replace(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    with replacing(path) as scratch:
+        scratch.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def _append(path: Path) -> TextIO:
