@@ -67,4 +67,8 @@ def method(bench: Bench, visible: float | None) -> str:
     text = f"{rounds} of {bench.steps} steps each, the first {bench.cut} not measured"
     if visible is None:
         return text
-    return f"{text}; differences below about {100 * visible:.2g}% would not be seen"
+    return f"{text}; differences below about {_short(100 * visible)}% would not be seen"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
