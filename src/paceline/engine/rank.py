@@ -176,6 +176,7 @@ def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iter
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
     environment |= {"launches": sorted(launches), "told_by": world.told_by}
     environment |= {"world_size": world.size, "mode": str(job.choice)}
+    environment |= {"train_images": job.plan.images}
     try:
         write_config(job.config.resolved(), folder.config)
         write_json(folder.environment, [*read_environments(folder), environment])
