@@ -25,6 +25,11 @@ class Batch(NamedTuple):
         targets = None if self.targets is None else self.targets.pin_memory()
         return Batch(self.images.pin_memory(), self.labels.pin_memory(), targets)
 
+    def part(self, places: slice) -> "Batch":
+        """Return some of the batch, in the memory that it has."""
+        targets = None if self.targets is None else self.targets[places]
+        return Batch(self.images[places], self.labels[places], targets)
+
 
 class Split(Protocol):
     """One part of a data set. What `fetch` returns for an id depends on the id and the epoch, and on nothing else."""
@@ -44,6 +49,16 @@ class MixingSplit(Split, Protocol):
 
     def mixing_only(self, ids: Ids) -> Self:
         """Return the split with second images taken from these alone."""
+        ...
+
+
+@runtime_checkable
+class GroupingSplit(Split, Protocol):
+    """A split that prepares many images at once for less than one batch after the other."""
+
+    @property
+    def group(self) -> int:
+        """Return how many images are best asked for at once; 1 when it makes no difference."""
         ...
 
 
@@ -75,6 +90,11 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    @property
+    def group(self) -> int:
+        """Return how many images are best asked for at once."""
+        return self._split.group if isinstance(self._split, GroupingSplit) else 1
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images that stand at these places of the subset."""
