@@ -62,6 +62,15 @@ class GroupingSplit(Split, Protocol):
         ...
 
 
+@runtime_checkable
+class SkippingSplit(Split, Protocol):
+    """A split that may show another image instead of one that cannot be decoded."""
+
+    def unreadable(self) -> list[str]:
+        """Return the names of the images that could not be decoded so far, here or in a worker process."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
     """A data set as its source provides it: a training part, a test part, and what the labels mean."""
@@ -95,6 +104,10 @@ class Subset:
     def group(self) -> int:
         """Return how many images are best asked for at once."""
         return self._split.group if isinstance(self._split, GroupingSplit) else 1
+
+    def unreadable(self) -> list[str]:
+        """Return the names of the images that could not be decoded so far, those outside the subset included."""
+        return self._split.unreadable() if isinstance(self._split, SkippingSplit) else []
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images that stand at these places of the subset."""
