@@ -21,6 +21,8 @@ class World:
     """How often the launcher has started these ranks again."""
     launch_id: str | None = None
     """What names the launch by which this node takes part: the same in every attempt, and never used again."""
+    began: float | None = None
+    """When this process began, in seconds since 1970, where it has no other purpose than the run."""
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
 

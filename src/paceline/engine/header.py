@@ -25,6 +25,8 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield f"world    {_world(team)}, mode {job.choice}"
     yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
     yield f"batch    {job.plan}"
+    if job.reducer is not None:
+        yield f"exact    bitwise: the same bits at every world size from 1 to {job.plan.shards}, with {threads} a rank"
     yield f"lr       {job.lr_plan}"
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
 
