@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from paceline.records.entries import State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import read_environments, read_metrics, run_state
 from tests.conftest import LONGEST, child_environment
+from tests.engine.conftest import differences, final_state
 
 SETTINGS = ["--model", "mlp", "--epochs", "2", "--lr", "0.02", "--track", "none", "--threads", "1"]
 
@@ -33,6 +35,8 @@ class Net(torch.nn.Module):
     def __init__(self, num_classes):
         super().__init__()
         self.linear, self.steps = torch.nn.Linear(64, num_classes), 0
+        if os.environ.get("TEST_FAULT") == "early" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("a fault before there is a run")
 
     def forward(self, images):
         self.steps += self.training
@@ -107,6 +111,15 @@ def test_torchrun_starts_the_module(elsewhere, reference):
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
 
 
+def test_bitwise_ranks_end_with_the_bits_of_one_process_whatever_threads_are_offered(start):
+    words = ["--model", "cnn", "--steps", "6", "--lr", "0.02", "--track", "none", "--exact", "bitwise"]
+    finish([start("train", *words, "--run", "one", env=child_environment(OMP_NUM_THREADS="2"))])
+    text = finish([start("train", *words, "--run", "three", "--nproc", "3")])[0]
+    assert "the same bits at every world size from 1 to 8, with 1 thread a rank" in text
+    one, three = (final_state(Path("runs") / name / "001") for name in ("one", "three"))
+    assert differences(one, three) == []
+
+
 @pytest.mark.parametrize("kind", ["tcp", "file", "env"])
 def test_ranks_started_by_hand_meet(start, elsewhere, reference, kind):
     port = free_port()
@@ -173,6 +186,26 @@ def test_a_failing_rank_is_the_first_thing_one_reads(start, faulty, elsewhere):
     assert run_state(only_run()) == State.FAILED
 
 
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raise", r"paceline: rank 1 on \S+ failed after step 14: ValueError: a fault that was planted\n"),
+        ("SIGKILL", r"paceline: rank 1 on \S+ \(process \d+\) has gone without a word after step \d+; killed"),
+    ],
+)
+def test_a_rank_that_loses_another_says_which_and_why(start, faulty, elsewhere, fault, message):
+    words = ["--model", faulty, "--world-size", "2", "--init-method", f"file://{elsewhere}/meet", "--track", "none"]
+    ranks = [
+        start("train", *words, "--rank", str(rank), env=child_environment(RANK=str(rank), TEST_FAULT=fault))
+        for rank in (0, 1)
+    ]
+    (_, first), _ = (process.communicate(timeout=LONGEST) for process in ranks)
+    assert ranks[0].returncode == 1
+    assert re.match(message, first), first
+    assert "Traceback" not in first
+    assert "gloo" not in first
+
+
 def test_a_killed_rank_is_named(start, faulty, elsewhere):
     process = start("train", "--model", faulty, "--nproc", "2", env=child_environment(TEST_FAULT="SIGKILL"))
     _, errors = process.communicate(timeout=LONGEST)
@@ -198,6 +231,20 @@ def test_a_failed_job_starts_again_from_its_last_checkpoint(start, faulty, elsew
     assert process.returncode == 0, errors
     assert "resumed after step 12 of 22" in output
     assert run_state(only_run()) == State.FINISHED
+
+
+def test_a_restart_never_goes_on_with_the_run_of_an_earlier_launch_of_the_same_name(faulty, elsewhere):
+    meeting = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=again"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, "--nproc-per-node=2", "--max-restarts=1"]
+    words = ["-m", "paceline", "train", "--model", faulty, "--steps", "15", "--save-every", "4 steps", "--track=none"]
+    for fault in ("raise", "early"):
+        environ = child_environment(TEST_FAULT=fault, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+        answer = subprocess.run(
+            [*torchrun, *words], env=environ, capture_output=True, text=True, check=False, timeout=LONGEST
+        )
+        assert answer.returncode == 0, answer.stderr
+    own = [len(read_environments(RunFolder(path))) for path in sorted(Path("runs").glob("*/*"))]
+    assert own == [2, 1], "the first launch goes on with its own run, the second begins one"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

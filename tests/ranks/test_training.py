@@ -37,11 +37,12 @@ class StopAt(StopRequest):
         super().__init__()
         self._asks = asks
         self._calls = 0
+        self.at = 14
 
     @property
     def asked(self) -> bool:
         self._calls += 1
-        if self._asks and self._calls == 14:
+        if self._asks and self._calls == self.at:
             self.signal = signal.SIGTERM
         return self.signal is not None
 

@@ -144,11 +144,11 @@ def _from_file(file: Path) -> dict[str, Any]:
         if isinstance(value, dict):
             raise ConfigError(f"{file}: [{key}] is a table, but settings are flat", hint=f"write {key} = …")
     settings = {key.replace("-", "_"): value for key, value in values.items()}
+    hints = get_type_hints(Config) | get_type_hints(Start)
     for key, value in settings.items():
-        if isinstance(value, list) and get_origin(get_type_hints(Config)[key]) is not tuple:
-            raise ConfigError(
-                f'{file}: {key}: expected {_expected(get_type_hints(Config)[key])}, got "{", ".join(map(str, value))}"'
-            )
+        if isinstance(value, list) and get_origin(hints[key]) is not tuple:
+            got = ", ".join(map(str, value))
+            raise ConfigError(f'{file}: {key}: expected {_expected(hints[key])}, got "{got}"')
     return settings
 
 

@@ -6,6 +6,7 @@ from paceline.core.units import duration, plural
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
 from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate
+from paceline.engine.facts import facts_of_ranks
 from paceline.engine.header import header
 from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
@@ -40,8 +41,10 @@ class Run:
         """Train, test and return how it went. Collective."""
         with self.heartbeat.beating(), self.recorder.to(self.trackers(), self.info()):
             self.introduce(notes, show_table=show_table)
+            self.recorder.put(facts_of_ranks(self.job, self.team, first_step=self.progress.step))
             state = self.train(stop)
             test = self.test() if state is State.FINISHED else None
+            self.recorder.end()
             self.recorder.result = self.result(state, test, stop)
             self.heartbeat.note(state)
             self.say_how_it_ended(self.recorder.result)

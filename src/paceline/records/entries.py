@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.core.metrics import Score
+from paceline.records.phases import PhaseRecord, RankFacts
 
 SplitName = Literal["train", "valid", "test"]
 
@@ -55,7 +56,7 @@ class StepRecord:
     images_per_s: float
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
-    """Seconds of the interval by phase."""
+    """Seconds of the interval by phase, on the lead rank."""
     utilisation: dict[str, float] = field(default_factory=dict)
 
 
@@ -86,7 +87,7 @@ class EvalRecord:
     seconds: float
 
 
-Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord
+Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord | RankFacts | PhaseRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
