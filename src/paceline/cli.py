@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
     "profile": ("paceline.commands.profile:profile_command", "Measure steps, buckets and link, without training."),
+    "explain": ("paceline.commands.explain:explain_command", "Say where the time of a run went and what to try first."),
     "submit": ("paceline.commands.submit:submit_command", "Write the Slurm job that trains, submit it, follow it."),
     "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
