@@ -19,10 +19,12 @@ COMMANDS = {
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
     "bench": ("paceline.commands.bench:bench_command", "Compare modes and world sizes at the same work, fairly."),
     "report": ("paceline.commands.report:report_command", "Draw runs or a benchmark as one HTML file."),
+    "profile": ("paceline.commands.profile:profile_command", "Measure steps, buckets and link, without training."),
     "submit": ("paceline.commands.submit:submit_command", "Write the Slurm job that trains, submit it, follow it."),
     "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
     "recipes": ("paceline.commands.recipes:recipes_command", "List the recipes for paceline train --recipe NAME."),
+    "predict": ("paceline.commands.predict:predict_command", "Say what other ranks, links and batches would do."),
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 

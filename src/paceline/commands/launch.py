@@ -34,7 +34,9 @@ def launch(config: Config, *, nproc: int, resume: Path | str | None = None, star
         return read_result(file)
 
 
-def launch_ranks(plan: LaunchPlan, config: Config, start: Start, words: Sequence[str]) -> int:
+def launch_ranks(
+    plan: LaunchPlan, config: Config, start: Start, words: Sequence[str], *, command: str = "train"
+) -> int:
     """Run the ranks of this node with settings that are resolved here, once, and return their exit code."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     if start.devices:
@@ -42,4 +44,4 @@ def launch_ranks(plan: LaunchPlan, config: Config, start: Start, words: Sequence
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         file = Path(folder) / "config.toml"
         write_config(config, file)
-        return run_ranks(plan, ["train", "--config", str(file), "--timeout", str(start.timeout), *words], environ)
+        return run_ranks(plan, [command, "--config", str(file), "--timeout", str(start.timeout), *words], environ)

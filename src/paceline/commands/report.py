@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.analysis.phases import split_time
 from paceline.analysis.scaling import compare, smallest_visible
-from paceline.analysis.split import add_up
 from paceline.analysis.story import Story
 from paceline.core.errors import ConfigError, ExitCode, RunError
 from paceline.core.units import size
@@ -83,7 +83,7 @@ def read_story(folder: RunFolder, label: str) -> Story:
         label=label,
         summary=summarise(folder),
         records=list(read_metrics(folder)),
-        split=add_up(read_phases(folder)),
+        split=split_time(read_phases(folder)),
         profile=read_profile(folder) if folder.profile.is_file() else None,
         environments=read_environments(folder),
     )

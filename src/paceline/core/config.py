@@ -155,6 +155,8 @@ class Config:
     """Trackers beside console and metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
     log_every: Annotated[Whole, Parameter(group=WATCH)] = 50
     """Steps between two records of the training metrics."""
+    profile: Annotated[bool, Parameter(group=WATCH, negative="")] = False
+    """First measure steps with and without communication, and the link, for paceline explain and predict."""
     eval_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
     """When to evaluate: 1 (epochs), "2 epochs" or "500 steps"."""
     save_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
@@ -200,7 +202,7 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 
 CHANGEABLE = frozenset({
     "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "check_replicas", "device", "threads",
-    "run", "runs_dir", "track", "log_every", "eval_every", "save_every", "keep", "save_async",
+    "run", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
 

@@ -30,6 +30,7 @@ class Clock:
         self._waited = 0.0
         self.started = self.now = time.perf_counter() - age
         self._last = RECORD
+        self.before_backward: Callable[[], None] | None = None
 
     def lap(self, phase: int) -> None:
         """Book the time since the last lap on a phase. The lap of the update ends a step."""
@@ -45,6 +46,8 @@ class Clock:
         call comes before the one in which DDP or FSDP waits for the other ranks.
         """
         loss.register_hook(self._expect_end)
+        if self.before_backward is not None:
+            self.before_backward()
 
     @property
     def doing(self) -> str:

@@ -25,6 +25,7 @@ from paceline.engine.state import Progress
 from paceline.models.check import check_model
 from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
+from paceline.parallel.buckets import BucketWatch
 from paceline.parallel.buffers import average_buffers
 from paceline.parallel.modes import (
     ModeChoice,
@@ -112,7 +113,7 @@ class Job:
         return Progress.from_dict(state["progress"])
 
 
-def build_job(config: Config, team: Team, *, nproc: int | None = None) -> Job:
+def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: BucketWatch | None = None) -> Job:
     """Build data, model and optimizer: the same weights on every rank. Collective: every rank must call it."""
     choice = choose_mode(config, team.world, devices=num_devices(team.device, nproc))
     refuse_unfit(config, choice)
@@ -122,7 +123,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None) -> Job:
     bare = prepare_model(config, splits, team.device)
     ema = None if config.ema is None else Ema(bare, config.ema)
     model = with_batch_norm(bare, config, team)
-    forward = spread(_compiled(model) if config.compile else model, config, team, choice)
+    forward = spread(_compiled(model) if config.compile else model, config, team, choice, watch)
     return Job(
         config=config,
         device=team.device,

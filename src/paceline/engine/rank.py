@@ -19,6 +19,7 @@ from paceline.engine.clock import clock_for
 from paceline.engine.header import warnings
 from paceline.engine.heartbeat import silence_explained
 from paceline.engine.job import Job, build_job
+from paceline.engine.profile import NUM_PAIRS, measure_profile, watched_job
 from paceline.engine.run import Run
 from paceline.engine.signals import StopRequest, stop_on_signals
 from paceline.engine.state import Progress
@@ -26,11 +27,12 @@ from paceline.models.table import layer_table
 from paceline.parallel.device import choose_device, describe_device, set_threads
 from paceline.parallel.network import choose_interface
 from paceline.parallel.team import Team, join
-from paceline.records.entries import Note, RunResult
+from paceline.records.entries import Note, RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below
+from paceline.records.profile import Profile, write_profile
 from paceline.records.reader import read_environments
-from paceline.records.writer import write_json
+from paceline.records.writer import write_json, write_rank
 
 ALONE = Start()
 MACHINE_SETTINGS = frozenset({"data_dir", "device", "threads", "runs_dir", "workers"})
@@ -47,6 +49,17 @@ def run_rank(
         return Beginning(config, team, start).run(stop, resume, show_table=show_table)
 
 
+def profile_rank(
+    config: Config, world: World, *, start: Start = ALONE, num_pairs: int = NUM_PAIRS, trace: bool = False
+) -> tuple[RunFolder, Profile]:
+    """Measure a profile as one of the ranks, and return it with its folder. Collective: every rank must call it."""
+    device = choose_device(config.device, world)
+    set_threads(config.threads, world)
+    choose_interface(world, os.environ)
+    with join(world, device, timeout=start.timeout) as team:
+        return Beginning(config, team, start).profile(num_pairs, trace=trace)
+
+
 class Beginning:
     """From settings to a run that trains, once the ranks have met."""
 
@@ -60,14 +73,36 @@ class Beginning:
         """Agree, build, restore, train. Collective: every rank must call it."""
         clock, team = clock_for(self.team.device, began=self.team.world.began), self.team
         team.agree(shared_facts(self.config))
+        profile = self.measured() if self.config.profile else None
         job = build_job(self.config, team, nproc=self.start.nproc)
         resume = self.whether_to_resume(resume)
         progress = Progress() if resume is None else restore(job, team, resume, self.notes)
         folder = team.from_lead(open_folder(job, resume, team.world) if team.is_lead else RunFolder(Path()))
+        if profile is not None and team.is_lead:
+            write_profile(folder, profile)
         with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
             cautions = [Note(text=text, level="warning") for text in warnings(job)]
             return run.live(stop, [*self.notes, *cautions], show_table=show_table)
+
+    def measured(self) -> Profile:
+        """Measure a profile before the run begins. Collective: every rank must call it."""
+        with watched_job(self.config, self.team, nproc=self.start.nproc) as (job, watch):
+            return measure_profile(job, self.team, watch)
+
+    def profile(self, num_pairs: int, *, trace: bool) -> tuple[RunFolder, Profile]:
+        """Agree, build, measure: a run that never trains. Collective: every rank must call it."""
+        team, world = self.team, self.team.world
+        team.agree(shared_facts(self.config))
+        with watched_job(self.config, team, nproc=self.start.nproc) as (job, watch):
+            folder = team.from_lead(open_folder(job, None, world) if team.is_lead else RunFolder(Path()))
+            with silence_explained(folder, world, self.start.timeout), quiet_unless_lead(folder, world):
+                path = folder.trace(world.rank) if trace else None
+                profile = measure_profile(job, team, watch, num_pairs=num_pairs, trace=path)
+        if team.is_lead:
+            write_profile(folder, profile)
+            write_rank(folder.rank(0), world, State.FINISHED, step=0)
+        return folder, profile
 
     def whether_to_resume(self, resume: RunFolder | None) -> RunFolder | None:
         """Return the run to go on with: the one asked for, or after a restart the one begun. Collective."""

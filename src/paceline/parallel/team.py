@@ -41,6 +41,11 @@ class Team:
         dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control)
         return bool(vote.item())
 
+    def meet(self) -> None:
+        """Wait until every rank is here. Collective: every rank must call it."""
+        if self.world.size > 1:
+            dist.barrier(group=self._control)
+
     def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Like `any`, but with the flags of the call before, so that nobody waits. Collective."""
         if self.world.size == 1:

@@ -69,6 +69,10 @@ class RunFolder:
         """The state file of one rank."""
         return self.path / "ranks" / f"rank-{rank:03d}.json"
 
+    def trace(self, rank: int) -> Path:
+        """What torch.profiler saw on a rank."""
+        return self.path / "traces" / f"rank-{rank:03d}.json.gz"
+
     def rank_log(self, rank: int) -> Path:
         """What a rank other than the lead printed."""
         return self.rank(rank).with_suffix(".log")

@@ -39,7 +39,7 @@ def page_of_run(story: Story) -> Page:
     if summary.images_per_s is not None:
         numbers.append(("images per second", rate(summary.images_per_s)))
     if split is not None:
-        numbers.append(("wall time", duration(split.wall)))
+        numbers.append(("wall time", duration(float(split.whole.seconds.mean()))))
     return Page(
         title=summary.folder.name,
         subtitle=f"{summary.config.model} on {summary.config.data}, started {_when(story)}",

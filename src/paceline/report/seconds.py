@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.analysis.split import REST, Split
+from paceline.analysis.phases import REMAINDER, Ranks, Sums
 from paceline.analysis.story import Story
 from paceline.core.units import duration, plural, size
 from paceline.records.phases import OTHER_PHASES, STEP_PHASES
@@ -16,7 +16,7 @@ NAMES = {
     "data": "data wait", "copy": "copy", "forward": "forward", "backward": "backward",
     "communication": "exposed communication", "straggler": "waiting for slower ranks", "update": "update",
     "start": "start-up", "steps": "training steps", "evaluate": "evaluation", "save": "checkpoints",
-    "record": "records and trackers", REST: "unexplained",
+    "record": "records and trackers", REMAINDER: "unexplained",
 }  # fmt: skip
 MOST_RANKS = 16
 WORST = 6
@@ -29,12 +29,15 @@ def whole_run(story: Story) -> Bars | None:
     """Return one bar for the wall time of a run."""
     if story.split is None:
         return None
-    parts = story.split.whole()
+    whole = story.split.whole
+    parts = {"steps": sum(float(whole.phases[phase].mean()) for phase in STEP_PHASES)}
+    parts |= {phase: max(0.0, float(whole.phases[phase].mean())) for phase in (*OTHER_PHASES, REMAINDER)}
+    wall = float(whole.seconds.mean())
     return Bars(
         title="The whole run",
         alt="Wall time: " + _spoken(parts) + ".",
         keys=_keys(parts),
-        rows=[_row("wall time", parts, story.split.wall, total=duration(story.split.wall))],
+        rows=[_row("wall time", parts, wall, total=duration(wall))],
     )
 
 
@@ -42,24 +45,24 @@ def steps_of_ranks(story: Story) -> Bars | None:
     """Return a bar per rank for its mean step; where there are many, the median one, the fastest and the slowest."""
     if story.split is None:
         return None
-    split = story.split
-    chosen = [(f"rank {rank}", rank) for rank in range(split.num_ranks)]
+    split, steady = story.split, story.split.steady
+    chosen = [(f"rank {rank}", rank) for rank in range(split.world_size)]
     note = ""
-    if split.num_ranks > MOST_RANKS:
-        order = np.argsort(split.own_seconds, kind="stable")
+    if split.world_size > MOST_RANKS:
+        order = np.argsort(own_seconds(steady), kind="stable")
         typical = int(order[len(order) // 2])
         worst = [int(rank) for rank in order[::-1][:WORST]]
         chosen = [("fastest", int(order[0])), ("median", typical), *((f"rank {rank}", rank) for rank in worst)]
-        note = _distribution(split)
-    longest = float(split.step_seconds.max())
+        note = _distribution(steady)
+    longest = float(steady.step.max())
     rows = [
-        _row(name, _phases(split, rank), longest, note=split.facts.hosts[rank], total=ms(split.step_seconds[rank]))
+        _row(name, _phases(steady, rank), longest, note=split.facts.hosts[rank], total=ms(steady.step[rank]))
         for name, rank in chosen
     ]
-    means = {phase: float(split.per_step(phase).mean()) for phase in STEP_PHASES}
+    means = {phase: float(steady.per_step(phase).mean()) for phase in STEP_PHASES}
     return Bars(
-        title="A step, rank by rank" if split.num_ranks > 1 else "A step",
-        alt=f"Mean step of {plural(split.num_ranks, 'rank')}: {_spoken(means)}.",
+        title="A step, rank by rank" if split.world_size > 1 else "A step",
+        alt=f"Mean step of {plural(split.world_size, 'rank')}: {_spoken(means)}.",
         keys=_keys(means),
         rows=rows,
         ticks=_ticks(longest),
@@ -69,14 +72,14 @@ def steps_of_ranks(story: Story) -> Bars | None:
 
 def steps_of_runs(stories: Sequence[Story]) -> Bars | None:
     """Return a bar per run for its mean step, all on one scale."""
-    known = [(story, story.split) for story in stories if story.split is not None]
+    known = [(story, story.split.steady) for story in stories if story.split is not None]
     if not known:
         return None
-    longest = max(float(split.step_seconds.mean()) for _, split in known)
+    longest = max(float(steady.step.mean()) for _, steady in known)
     rows: list[Row] = []
-    total: dict[str, float] = {phase: 0.0 for phase in STEP_PHASES}
-    for story, split in known:
-        means = {phase: float(split.per_step(phase).mean()) for phase in STEP_PHASES}
+    total: dict[str, float] = dict.fromkeys(STEP_PHASES, 0.0)
+    for story, steady in known:
+        means = {phase: float(steady.per_step(phase).mean()) for phase in STEP_PHASES}
         total = {phase: total[phase] + seconds for phase, seconds in means.items()}
         rows.append(_row(story.label, means, longest, note=story.where, total=ms(sum(means.values()))))
     return Bars(
@@ -137,12 +140,12 @@ def split_table(story: Story) -> Table | None:
         return None
     split = story.split
     head = ["rank", "host", "step_ms", *(f"{phase}_ms" for phase in STEP_PHASES), *(f"{p}_s" for p in OTHER_PHASES)]
-    steps = np.array([split.per_step(phase) for phase in STEP_PHASES]) * 1000
-    around = np.array([split.totals[phase] for phase in OTHER_PHASES])
+    steps = np.array([split.steady.per_step(phase) for phase in STEP_PHASES]) * 1000
+    around = np.array([split.whole.phases[phase] for phase in OTHER_PHASES])
     rows = [
         [str(rank), split.facts.hosts[rank], f"{steps[:, rank].sum():.4g}"]
         + [f"{value:.4g}" for value in (*steps[:, rank], *around[:, rank])]
-        for rank in range(split.num_ranks)
+        for rank in range(split.world_size)
     ]
     return Table(name="ranks", title=f"Time of every rank of {story.label}", head=head, rows=rows)
 
@@ -158,8 +161,13 @@ def ms(seconds: float) -> str:
     )
 
 
-def _phases(split: Split, rank: int) -> dict[str, float]:
-    return {phase: float(split.per_step(phase)[rank]) for phase in STEP_PHASES}
+def own_seconds(sums: Sums) -> Ranks:
+    """Return what each rank does in a step by itself, without waiting for gradients or others: the slow ones show."""
+    return sums.step - sums.per_step("communication") - sums.per_step("straggler")
+
+
+def _phases(sums: Sums, rank: int) -> dict[str, float]:
+    return {phase: float(sums.per_step(phase)[rank]) for phase in STEP_PHASES}
 
 
 def _row(name: str, parts: Mapping[str, float], longest: float, *, total: str, note: str = "") -> Row:
@@ -209,11 +217,11 @@ def _ticks(longest: float) -> list[Tick]:
     ]
 
 
-def _distribution(split: Split) -> str:
-    own = np.sort(split.own_seconds)
+def _distribution(sums: Sums) -> str:
+    own = np.sort(own_seconds(sums))
     low, middle, high = (float(np.quantile(own, q)) for q in (0.05, 0.5, 0.95))
     return (
-        f"{split.num_ranks:,} ranks. Without waiting for others a step takes {ms(middle)} at the median, "
+        f"{len(own):,} ranks. Without waiting for others a step takes {ms(middle)} at the median, "
         f"{ms(low)} to {ms(high)} in the middle 90%, {ms(float(own[-1]))} at the slowest."
     )
 
