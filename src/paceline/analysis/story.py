@@ -89,7 +89,7 @@ def contrast(first: Story, second: Story) -> str | None:
     seconds = slow.split.steady.per_step(cause).mean()
     share = min(1.0, gains[cause] / sum(value for value in gains.values() if value > 0))
     return (
-        f"{slow.label} takes {ratio:.1f}× as long for an image as {fast.label}: {PHASE_WORDS[cause]} takes "
+        f"an image takes {ratio:.1f}× as long with {slow.label} as with {fast.label}: {PHASE_WORDS[cause]} is "
         f"{1000 * seconds:.0f} of the {1000 * slow.split.steady.step.mean():.0f} ms of a step "
-        f"and makes {100 * share:.0f}% of the difference"
+        f"and {100 * share:.0f}% of the difference"
     )

@@ -1,8 +1,8 @@
 """From what runs and benchmarks tell to the sections of a page."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -15,19 +15,40 @@ from paceline.report.curves import curves, learning_table
 from paceline.report.figures import Table
 from paceline.report.page import Facts, Page, Section
 from paceline.report.seconds import one_step, split_table, steps_of_ranks, steps_of_runs, whole_run
-from paceline.report.speed import scaling_plots, standings_table
+from paceline.report.speed import Forecast, forecast_plots, forecast_table, scaling_plots, standings_table
 from paceline.report.standings import method
 
 SHOWN_FACTS = ("host", "device", "cores", "python", "platform", "git", "told_by", "world_size", "mode")
 
 
-def page_of_run(story: Story) -> Page:
+@dataclass(frozen=True, slots=True)
+class BenchStory:
+    """A benchmark as a page tells it."""
+
+    name: str
+    bench: Bench
+    groups: Sequence[Group]
+    stories: Sequence[Story]
+    """One run of each contender."""
+    visible: float | None
+    """The smallest difference that would have been seen."""
+    predicted: Mapping[str, Forecast]
+    """By kind of scaling."""
+
+
+def page_of_run(story: Story, forecasts: Sequence[Forecast] = ()) -> Page:
     """Return the page of one run."""
     summary, split = story.summary, story.split
     bars = [figure for figure in (whole_run(story), steps_of_ranks(story)) if figure is not None]
     sections = [Section(name="time", title="Where the time goes", bars=bars)] if bars else []
     if story.profile is not None:
         sections.append(Section(name="step", title="One step", bars=[one_step(story.profile)]))
+    if forecasts:
+        intro = [
+            "Predicted from this run's profile on the link that it measured; bands hold the truth nine times of ten."
+        ]
+        plots = forecast_plots(forecasts)
+        sections.append(Section(name="more", title="What more ranks would bring", intro=intro, plots=plots))
     plots = curves([story])
     if plots:
         sections.append(Section(name="learning", title="How it learned", plots=plots))
@@ -46,7 +67,7 @@ def page_of_run(story: Story) -> Page:
         verdict=_sentence(tell(story)),
         numbers=numbers,
         sections=sections,
-        tables=_tables([story]),
+        tables=_tables([story]) + ([forecast_table(forecasts)] if forecasts else []),
         version=version("paceline"),
     )
 
@@ -84,28 +105,27 @@ def page_of_runs(stories: Sequence[Story]) -> Page:
     )
 
 
-def page_of_bench(
-    bench: Bench, groups: Sequence[Group], stories: Sequence[Story], visible: float | None, name: str
-) -> Page:
-    """Return the page of a benchmark; the stories are one run of each contender."""
-    sections = [_group_section(group, is_first=group is groups[0]) for group in groups]
-    bars = steps_of_runs(stories)
+def page_of_bench(told: BenchStory) -> Page:
+    """Return the page of a benchmark."""
+    bench, groups = told.bench, told.groups
+    sections = [_group_section(group, told.predicted, is_first=group is groups[0]) for group in groups]
+    bars = steps_of_runs(told.stories)
     if bars is not None:
         sections.append(Section(name="time", title="Where the time goes", bars=[bars]))
-    if stories:
-        sections.append(_surroundings(stories[:1]))
+    if told.stories:
+        sections.append(_surroundings(told.stories[:1]))
     return Page(
-        title=name,
+        title=told.name,
         subtitle=f"{bench.settings['model']} on {bench.settings['data']}",
         verdict=_sentence(groups[0].verdict if groups else "nothing was measured"),
-        lead=[_sentence(method(bench, visible))],
+        lead=[_sentence(method(bench, told.visible)) + "."],
         sections=sections,
         tables=[standings_table(group) for group in groups] + [_samples(bench)],
         version=version("paceline"),
     )
 
 
-def _group_section(group: Group, *, is_first: bool) -> Section:
+def _group_section(group: Group, predicted: Mapping[str, Forecast], *, is_first: bool) -> Section:
     """Return a kind of scaling; the verdict of the first stands above the page already."""
     wrong = [_sentence(f"{s.contender.name} does not count: {s.wrong}.") for s in group.standings if s.wrong]
     return Section(
@@ -113,7 +133,7 @@ def _group_section(group: Group, *, is_first: bool) -> Section:
         title=f"{group.scaling.capitalize()} scaling",
         intro=[*([] if is_first else [_sentence(group.verdict) + "."]), *wrong],
         tables=[standings_table(group)],
-        plots=scaling_plots(group),
+        plots=scaling_plots(group, predicted.get(group.scaling)),
     )
 
 

@@ -123,7 +123,7 @@ def one_step(profile: Profile) -> Bars:
         else "A lone rank exchanges nothing."
     )
     return Bars(
-        title="Inside one step",
+        title="",
         alt=text,
         keys=[Key(style="hidden", name="on the way, hidden", share=""), *_keys_of_lanes(profile)],
         rows=lanes,
