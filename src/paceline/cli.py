@@ -20,6 +20,7 @@ COMMANDS = {
     "bench": ("paceline.commands.bench:bench_command", "Compare modes and world sizes at the same work, fairly."),
     "report": ("paceline.commands.report:report_command", "Draw runs or a benchmark as one HTML file."),
     "profile": ("paceline.commands.profile:profile_command", "Measure steps, buckets and link, without training."),
+    "explain": ("paceline.commands.explain:explain_command", "Say where the time of a run went and what to try first."),
     "submit": ("paceline.commands.submit:submit_command", "Write the Slurm job that trains, submit it, follow it."),
     "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
