@@ -30,9 +30,7 @@ def run_everything(hosts: Hosts, folder: Path, epochs: int) -> list[str]:
     for number, rate in enumerate(LINKS.values(), start=2):
         hosts.limit(2, rate)
         meet = ["--nnodes", "2", "--rendezvous", f"{hosts.address(1)}:{29400 + number}", "--profile"]
-        _run_all(
-            hosts, folder, [[*common, "--run", str(number), *meet, "--node-rank", str(node)] for node in range(2)]
-        )
+        _run_all(hosts, folder, [[*common, "--run", str(number), *meet, "--node-rank", str(node)] for node in range(2)])
         hosts.unlimit(2)
     return labels
 
@@ -42,11 +40,10 @@ def _run_all(hosts: Hosts, folder: Path, commands: Sequence[Sequence[str]]) -> N
     options = {"cwd": folder, "env": child_environment()}
     python = [sys.executable, "-m", "paceline"]
     started = [hosts.start(host, *python, *words, **options) for host, words in enumerate(commands, start=1)]
-    for process in started:
-        out, err = process.communicate(timeout=LONGEST)
-        if process.returncode:
-            sys.exit(f"{out}{err}")
-    print(out.strip().splitlines()[-1])
+    answers = [process.communicate(timeout=LONGEST) for process in started]
+    if any(process.returncode for process in started):
+        sys.exit("\n".join(out + err for out, err in answers))
+    print(answers[0][0].strip().splitlines()[-1], flush=True)
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.analysis.evidence import Finding
+from paceline.analysis.explain import explain
 from paceline.analysis.phases import TimeSplit
 from paceline.core.units import plural, rate
 from paceline.records.profile import Profile
@@ -50,6 +52,11 @@ class Story:
         if self.split is None:
             return None
         return float(self.split.steady.step.mean()) / self.summary.config.global_batch
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What limits it, the dearest first, as `paceline explain` says."""
+        return () if self.split is None else explain(self.split, self.summary.config, self.profile)
 
     @property
     def where(self) -> str:

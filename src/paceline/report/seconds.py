@@ -1,15 +1,13 @@
-"""Where the time goes: the split of runs and ranks as stacked bars, and one step as lanes."""
+"""Where the time goes: the split of runs and ranks as stacked bars."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from paceline.analysis.phases import REMAINDER, Ranks, Sums
 from paceline.analysis.story import Story
-from paceline.core.units import duration, plural, size
+from paceline.core.units import duration, plural
 from paceline.records.phases import OTHER_PHASES, STEP_PHASES
-from paceline.records.profile import Bucket, Profile, RankSteps
 from paceline.report.figures import Bars, Key, Row, Segment, Table, Tick, nice_ticks
 
 NAMES = {
@@ -20,7 +18,6 @@ NAMES = {
 }  # fmt: skip
 MOST_RANKS = 16
 WORST = 6
-MOST_BUCKETS = 32
 SMALLEST = 0.001
 """Shares below this are left out of the key."""
 
@@ -65,7 +62,7 @@ def steps_of_ranks(story: Story) -> Bars | None:
         alt=f"Mean step of {plural(split.world_size, 'rank')}: {_spoken(means)}.",
         keys=_keys(means),
         rows=rows,
-        ticks=_ticks(longest),
+        ticks=ms_ticks(longest),
         note=note,
     )
 
@@ -87,50 +84,7 @@ def steps_of_runs(stories: Sequence[Story]) -> Bars | None:
         alt="Mean step: " + "; ".join(f"{row.name} {row.total}" for row in rows) + ".",
         keys=[Key(style=key.style, name=key.name, share="") for key in _keys(total)],
         rows=rows,
-        ticks=_ticks(longest),
-    )
-
-
-def one_step(profile: Profile) -> Bars:
-    """Return a step of the slowest rank as lanes: what it computes, and when each bucket of gradients travels."""
-    rank = max(range(len(profile.real)), key=lambda rank: statistics.median(profile.real[rank].backward))
-    parts = {name: statistics.median(getattr(profile.real[rank], name)) for name in RankSteps.__slots__}
-    begin = parts["data"] + parts["copy"] + parts["forward"]
-    end = begin + parts["backward"]
-    finish = max([end + parts["exchange"], *(begin + bucket.done_real for bucket in profile.buckets)])
-    whole = finish + parts["update"]
-    order = {"data": "data", "copy": "copy", "forward": "forward", "backward": "backward"}
-    segments, at = [], 0.0
-    for name, style in order.items():
-        segments.append(_segment(style, at, parts[name], whole))
-        at += parts[name]
-    segments += [
-        _segment("communication", end, finish - end, whole),
-        _segment("update", finish, parts["update"], whole),
-    ]
-    lanes = [Row(name=f"rank {rank}", note="computes", total=ms(whole), segments=_visible(segments))]
-    lanes += [_lane(number, bucket, begin, end, whole) for number, bucket in _shown(profile.buckets)]
-    exposed = finish - end
-    total = sum(bucket.bytes for bucket in profile.buckets)
-    last = max((bucket.done_real for bucket in profile.buckets), default=0.0)
-    first = min((bucket.ready_real for bucket in profile.buckets), default=0.0)
-    busy = max(last - first, 1e-12)
-    hidden = max(0.0, 1 - exposed / busy) if profile.buckets else 0.0
-    text = (
-        f"{size(total)} of gradients in {plural(len(profile.buckets), 'bucket')}: on their way for {ms(busy)}, "
-        f"{100 * hidden:.0f}% of it behind the backward pass; the rank waits {ms(exposed)} for the rest."
-        if profile.buckets
-        else "A lone rank exchanges nothing."
-    )
-    return Bars(
-        title="",
-        alt=text,
-        keys=[Key(style="hidden", name="on the way, hidden", share=""), *_keys_of_lanes(profile)],
-        rows=lanes,
-        ticks=_ticks(whole),
-        mark=Tick(round(100 * end / whole, 2), "backward ends") if profile.buckets else None,
-        note=text,
-        is_thin=True,
+        ticks=ms_ticks(longest),
     )
 
 
@@ -173,17 +127,19 @@ def _phases(sums: Sums, rank: int) -> dict[str, float]:
 def _row(name: str, parts: Mapping[str, float], longest: float, *, total: str, note: str = "") -> Row:
     segments, at = [], 0.0
     for style, seconds in parts.items():
-        segments.append(_segment(style, at, seconds, longest))
+        segments.append(segment(style, at, seconds, longest))
         at += seconds
-    return Row(name=name, note=note, total=total, segments=_visible(segments))
+    return Row(name=name, note=note, total=total, segments=visible(segments))
 
 
-def _segment(style: str, start: float, seconds: float, whole: float) -> Segment:
+def segment(style: str, start: float, seconds: float, whole: float) -> Segment:
+    """Return a part of a bar."""
     title = f"{NAMES.get(style, style)}: {ms(seconds)}"
     return Segment(style=style, start=round(100 * start / whole, 3), width=round(100 * seconds / whole, 3), title=title)
 
 
-def _visible(segments: Sequence[Segment]) -> list[Segment]:
+def visible(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the parts that are wide enough to be seen."""
     return [segment for segment in segments if segment.width >= 100 * SMALLEST]
 
 
@@ -196,11 +152,6 @@ def _keys(parts: Mapping[str, float]) -> list[Key]:
     ]
 
 
-def _keys_of_lanes(profile: Profile) -> list[Key]:
-    styles = ["forward", "backward", *(["communication"] if profile.buckets else []), "update"]
-    return [Key(style=style, name=NAMES[style], share="") for style in styles]
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%" if share < 0.0995 else f"{100 * share:.0f}%"
 
@@ -209,7 +160,8 @@ def _spoken(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{key.name} {key.share}" for key in _keys(parts))
 
 
-def _ticks(longest: float) -> list[Tick]:
+def ms_ticks(longest: float) -> list[Tick]:
+    """Return the marks of an axis of milliseconds."""
     values = [value for value in nice_ticks(0, 1000 * longest, most=5) if value <= 1000 * longest * 1.001]
     return [
         Tick(round(value / (10 * longest), 2), f"{value:g}" + (" ms" if value == values[-1] else ""))
@@ -224,30 +176,3 @@ def _distribution(sums: Sums) -> str:
         f"{len(own):,} ranks. Without waiting for others a step takes {ms(middle)} at the median, "
         f"{ms(low)} to {ms(high)} in the middle 90%, {ms(float(own[-1]))} at the slowest."
     )
-
-
-def _shown(buckets: Sequence[Bucket]) -> list[tuple[str, Bucket]]:
-    """Return the buckets with their names; where there are many, neighbours are drawn as one."""
-    if len(buckets) <= MOST_BUCKETS:
-        return [(f"bucket {number}", bucket) for number, bucket in enumerate(buckets, 1)]
-    width = -(-len(buckets) // MOST_BUCKETS)
-    groups = [buckets[start : start + width] for start in range(0, len(buckets), width)]
-    return [
-        (
-            f"buckets {width * index + 1}–{width * index + len(group)}",
-            Bucket(
-                bytes=sum(b.bytes for b in group),
-                ready=min(b.ready for b in group),
-                ready_real=min(b.ready_real for b in group),
-                done_real=max(b.done_real for b in group),
-            ),
-        )
-        for index, group in enumerate(groups)
-    ]
-
-
-def _lane(name: str, bucket: Bucket, begin: float, end: float, whole: float) -> Row:
-    start, done = begin + bucket.ready_real, begin + bucket.done_real
-    hidden = _segment("hidden", start, max(0.0, min(done, end) - start), whole)
-    late = _segment("communication", max(start, end), max(0.0, done - max(start, end)), whole)
-    return Row(name=name, note=size(bucket.bytes), total=ms(done - start), segments=_visible([hidden, late]))
