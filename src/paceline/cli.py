@@ -18,6 +18,10 @@ COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
     "compare": ("paceline.commands.compare:compare_command", "Compare two runs or files of weights, tensor by tensor."),
+    "verify": (
+        "paceline.commands.verify:verify_command",
+        "Show that ranks, kills and resumes do not change the result.",
+    ),
     "submit": ("paceline.commands.submit:submit_command", "Write the Slurm job that trains, submit it, follow it."),
     "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
