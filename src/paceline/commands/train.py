@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGUSR1
 from typing import Annotated
 
+import psutil
 from cyclopts import Group, Parameter
 
 from paceline.commands.launch import launch_ranks
@@ -69,15 +71,16 @@ def train_command(
     summary
         Print the layer table.
     result_file
-        Where the lead writes the result.
+        Where the first rank of this node writes the result.
     """
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
     if plan is not None:
         extra = (["--resume", str(resume)] if resume else []) + (["--summary"] if summary else [])
         return launch_ranks(plan, settings, start, extra)
-    result = train(settings, start=start, resume=resume, show_table=summary)
-    if result_file is not None and world.is_lead:
+    began = psutil.Process().create_time()
+    result = train(settings, start=start, resume=resume, show_table=summary, began=began)
+    if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else _after_stop(result.signal, world)
 
@@ -88,13 +91,19 @@ def train(
     start: Start = ALONE,
     resume: Path | str | None = None,
     show_table: bool = False,
+    began: float | None = None,
 ) -> RunResult:
-    """Train in this process with these settings, or go on with the run at `resume`, and return the results."""
+    """Train in this process with these settings, or go on with the run at `resume`, and return the results.
+
+    Start-up counts from now, or from the moment `began` in seconds since 1970.
+    """
+    began = time.time() if began is None else began
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is there: it warns of names it cannot resolve
     from paceline.engine.rank import run_rank
 
     if start.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.devices))
-    world = detect_world(os.environ, start)
+    world = replace(detect_world(os.environ, start), began=began)
     folder = None if resume is None else find_run(Path(resume), config.runs_dir)
     if folder is not None and world.is_lead:
         _refuse_in_use(folder)
