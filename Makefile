@@ -6,7 +6,7 @@ BENCH  := .venv-bench
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lab-packages check format bench clean
+.PHONY: help demo test campaign lab lab-packages check format bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lab-packages:
 		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
 			$(LAB_PACKAGES) >/dev/null || echo "could not install $(LAB_PACKAGES); going on without"; \
 	fi
+
+campaign: $(READY)  ## 200 random cases of --exact bitwise, 50 with a killed rank: writes docs/results/campaign.md
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.campaign --write $(CAMPAIGN)
 
 check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/ruff format --check .
