@@ -21,6 +21,7 @@ from paceline.records.entries import State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import read_environments, read_metrics, run_state
 from tests.conftest import LONGEST, child_environment
+from tests.engine.conftest import differences, final_state
 
 SETTINGS = ["--model", "mlp", "--epochs", "2", "--lr", "0.02", "--track", "none", "--threads", "1"]
 
@@ -105,6 +106,15 @@ def test_torchrun_starts_the_module(elsewhere, reference):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "paceline"]
     subprocess.run([*command, "train", *SETTINGS], env=child_environment(), check=True, timeout=LONGEST)
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
+
+
+def test_bitwise_ranks_end_with_the_bits_of_one_process_whatever_threads_are_offered(start):
+    words = ["--model", "cnn", "--steps", "6", "--lr", "0.02", "--track", "none", "--exact", "bitwise"]
+    finish([start("train", *words, "--run", "one", env=child_environment(OMP_NUM_THREADS="2"))])
+    text = finish([start("train", *words, "--run", "three", "--nproc", "3")])[0]
+    assert "the same bits at every world size from 1 to 8, with 1 thread a rank" in text
+    one, three = (final_state(Path("runs") / name / "001") for name in ("one", "three"))
+    assert differences(one, three) == []
 
 
 @pytest.mark.parametrize("kind", ["tcp", "file", "env"])

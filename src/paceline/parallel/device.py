@@ -9,6 +9,9 @@ from paceline.core.errors import ConfigError
 from paceline.core.units import plural
 from paceline.core.world import World
 
+VECTORS = ("avx", "amx", "fma", "f16c", "asimd", "sve", "sme")
+"""How the names of instructions begin on which kernels are chosen."""
+
 
 def choose_device(name: str, world: World) -> torch.device:
     """Return the device that a setting means: auto takes a GPU per rank where there is one."""
@@ -60,8 +63,15 @@ def has_fast_bf16(device: torch.device) -> bool:
     """Tell whether the device multiplies bf16 in hardware."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    vectors = vector_instructions()
+    return not vectors or "avx512_bf16" in vectors or "amx_bf16" in vectors
+
+
+def vector_instructions() -> list[str]:
+    """Return the vector instructions that this CPU has, by the kernel's names; none where they cannot be told."""
     try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return True
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+        return []
+    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
+    return sorted(flag for flag in flags.split() if flag.startswith(VECTORS))

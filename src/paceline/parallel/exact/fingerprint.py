@@ -8,7 +8,7 @@ import torch
 
 from paceline.core.config import Config
 from paceline.core.errors import RunError
-from paceline.parallel.device import describe_device
+from paceline.parallel.device import describe_device, vector_instructions
 from paceline.records.environment import cpu_name
 
 ARITHMETIC = 1
@@ -25,7 +25,7 @@ def fingerprint(config: Config, device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "device": describe_device(device, cpu_name()),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *vector_instructions()]),
     }
     return facts | {name: os.environ[name] for name in LIMITS if name in os.environ}
 
