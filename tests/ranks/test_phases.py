@@ -55,7 +55,7 @@ def live(team: Team, settings: dict, late_rank: int | None, where: str) -> None:
         Beginning(Config(**settings), team, Start()).run(StopRequest(), None)
 
 
-def times_of(ranks, tmp_path: Path, *, late_rank=1, where="backward", world=2, **settings):
+def times_of(ranks, tmp_path: Path, *, late_rank: int | None = 1, where="backward", world=2, **settings):
     usual = {"model": "mlp", "steps": STEPS, "runs_dir": tmp_path / "runs", "track": (), "log_every": 5, "lr": 0.01}
     ranks(world).run(live, usual | settings, late_rank, where)
     (folder,) = tmp_path.glob("runs/*/*")
