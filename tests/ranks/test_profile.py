@@ -91,9 +91,11 @@ def test_a_lone_rank_has_buckets_too_and_no_link(tmp_path, one_thread):
     assert not torch.distributed.is_initialized()
 
 
-def test_modes_without_buckets_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="--mode dp has none"):
-        profile_rank(Config(**settings(tmp_path, mode="dp")), World())
+@pytest.mark.parametrize("more", [{"mode": "dp"}, {"exact": "bitwise", "batch_norm": "ghost"}], ids=str)
+def test_what_has_no_buckets_is_refused(tmp_path, more):
+    setting, value = next(iter(more.items()))
+    with pytest.raises(ConfigError, match=f"--{setting} {value} has none"):
+        profile_rank(Config(**settings(tmp_path, **more)), World())
 
 
 def trained(team: Team, values: dict) -> str:
