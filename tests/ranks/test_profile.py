@@ -54,7 +54,6 @@ def test_only_real_steps_wait_for_the_link(ranks, tmp_path, more):
         assert len(free.step) == len(real.step) == 4
         # an all-reduce that has ended before the hook returns is late inside the backward pass
         assert min(map(sum, zip(real.backward, real.exchange, strict=True))) >= DELAY
-        assert max(real.exchange) >= DELAY / 2
         assert min(free.exchange) < DELAY
     for bucket in profile.buckets:
         assert bucket.ready > 0
