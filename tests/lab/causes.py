@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from paceline.records.folder import RunFolder
@@ -23,7 +23,7 @@ from tests.lab.hosts import LONGEST, Hosts
 LINK = "100mbit"
 THREADS = 8
 REAL_WORK = {
-    "model": "resnet20", "data": "digits", "global_batch": 128, "steps": 44, "log_every": 11, "track": "none",
+    "model": "resnet20", "data": "digits", "global_batch": 128, "steps": 33, "log_every": 11, "track": "none",
     "device": "cpu", "eval_every": "1000 steps", "save_every": "1000 steps",
 }  # fmt: skip
 CAUSES = {
@@ -37,34 +37,31 @@ CAUSES = {
 
 def trial(cause: str, *, is_planted: bool, folder: Path, hosts: Hosts | None = None) -> list[dict]:
     """Train with a cause, or without, and return what explain finds."""
-    if cause == "link":
-        assert hosts is not None
-        run = _run_on_hosts(folder, hosts, rate=LINK if is_planted else None)
-    elif cause == "threads":
-        run = _run_here(folder, REAL_WORK | {"threads": THREADS if is_planted else 1}, {})
-    else:
-        run = _run_here(folder, planted.SETTINGS | {"threads": 1}, {planted.CAUSE: cause} if is_planted else {})
-    answer = _command(["explain", str(run.path), "--json"], folder, {})
-    return json.loads(answer)["findings"]
+    settings, environment = planted.SETTINGS | {"threads": 1}, {planted.CAUSE: cause if is_planted else "none"}
+    if cause == "threads":
+        settings = REAL_WORK | {"threads": THREADS if is_planted else 1}
+    rate = LINK if is_planted and cause == "link" else None
+    with _limited(hosts, rate) if hosts is not None else nullcontext():
+        run = _trained(folder, settings, environment, hosts)
+    return json.loads(_command(["explain", str(run.path), "--json"], folder))["findings"]
 
 
-def _run_here(folder: Path, settings: dict, environment: dict[str, str]) -> RunFolder:
-    _command(["train", *_flags(settings), "--nproc", "2"], folder, environment)
-    return _newest(folder)
-
-
-def _run_on_hosts(folder: Path, hosts: Hosts, *, rate: str | None) -> RunFolder:
-    meeting = f"file://{folder}/meeting-{len(list(folder.glob('meeting-*')))}"
-    with _limited(hosts, rate):
-        processes = []
-        for rank in range(2):
-            start = ["--rank", str(rank), "--world-size", "2", "--init-method", meeting]
-            words = [sys.executable, "-m", "paceline", "train", *_flags(planted.SETTINGS | {"threads": 1}), *start]
-            processes.append(hosts.start(rank + 1, *words, cwd=folder, env=child_environment()))
-        for process in processes:
-            out, err = process.communicate(timeout=LONGEST)
-            assert process.returncode == 0, out + err
-    return _newest(folder)
+def _trained(folder: Path, settings: dict, environment: dict[str, str], hosts: Hosts | None) -> RunFolder:
+    """Train with two ranks, here or each on a host of its own, and return the run."""
+    meeting = f"file://{folder}/meeting-{len(list(folder.glob('runs/*/*')))}"
+    options = {"cwd": folder, "env": child_environment(**environment)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = []
+    for rank in range(2):
+        start = ["--rank", str(rank), "--world-size", "2", "--init-method", meeting]
+        words = [sys.executable, "-m", "paceline", "train", *_flags(settings), *start]
+        if hosts is not None:
+            processes.append(hosts.start(rank + 1, *words, **options, **pipes))
+        else:
+            processes.append(subprocess.Popen(words, **options, **pipes))
+    told = [process.communicate(timeout=LONGEST)[0] for process in processes]
+    assert not any(process.returncode for process in processes), "\n".join(told)
+    return RunFolder(max(folder.glob("runs/*/*/config.toml"), key=lambda path: path.stat().st_mtime_ns).parent)
 
 
 @contextmanager
@@ -79,20 +76,17 @@ def _limited(hosts: Hosts, rate: str | None) -> Iterator[None]:
         hosts.unlimit(2)
 
 
-def _command(words: Sequence[str], folder: Path, environment: dict[str, str]) -> str:
+def _command(words: Sequence[str], folder: Path) -> str:
     line = [sys.executable, "-m", "paceline", *words]
-    env = child_environment(**environment)
-    answer = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=LONGEST, check=False)
+    answer = subprocess.run(
+        line, cwd=folder, env=child_environment(), capture_output=True, text=True, timeout=LONGEST, check=False
+    )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     return answer.stdout
 
 
 def _flags(settings: dict) -> list[str]:
     return [word for name, value in settings.items() for word in ("--" + name.replace("_", "-"), str(value))]
-
-
-def _newest(folder: Path) -> RunFolder:
-    return RunFolder(max(folder.glob("runs/*/*/config.toml"), key=lambda path: path.stat().st_mtime).parent)
 
 
 def campaign(causes: Sequence[str], trials: int, folder: Path) -> Iterator[str]:
@@ -103,7 +97,7 @@ def campaign(causes: Sequence[str], trials: int, folder: Path) -> Iterator[str]:
     for cause in causes:
         named = first = silent = 0
         others: set[str] = set()
-        with Hosts(2, folder / "hosts") if cause == "link" else _nothing() as hosts:
+        with Hosts(2, folder / "hosts") if cause == "link" else nullcontext() as hosts:
             for number in range(trials):
                 place = folder / f"{cause}-{number}".replace(" ", "-")
                 place.mkdir(parents=True)
@@ -119,11 +113,6 @@ def campaign(causes: Sequence[str], trials: int, folder: Path) -> Iterator[str]:
         yield f"| {cause} | {CAUSES[cause]} | {named} of {trials} | {first} | {listed} | {silent} of {trials} |"
     yield ""
     yield from sentences
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ def live(team: Team, settings: dict, cause: str) -> None:
 
 @pytest.mark.parametrize("cause", ["slow loader", "slow rank", "checkpoint", "none"])
 def test_the_cause_is_named_and_where_there_is_none_none_is(ranks, tmp_path, cause):
-    every = {"eval_every": Interval(1000, "step"), "save_every": Interval(10, "step"), "track": ()}
-    settings = planted.SETTINGS | every | {"runs_dir": tmp_path / "runs", "steps": 24}
+    every = {"eval_every": Interval(1000, "step"), "save_every": Interval(8, "step"), "track": ()}
+    settings = planted.SETTINGS | every | {"runs_dir": tmp_path / "runs"}
     ranks(2).run(live, settings, cause)
     (folder,) = tmp_path.glob("runs/*/*")
     split = split_time(read_phases(RunFolder(folder)))
