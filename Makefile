@@ -7,7 +7,7 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test campaign lab lab-packages browser replay check format bench bench-epoch clean
+.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-epoch clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: $(READY)  ## run the tests
 
 lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root
 	$(PYTHON) -m pytest -m lab tests/lab
+
+causes: $(READY) lab-packages  ## plant causes in runs, ten times each, and see whether explain names them, as root
+	$(PYTHON) -m tests.lab.causes --trials 10
 
 # Where this cannot be done, the tests that need it say so and are skipped.
 lab-packages:
