@@ -12,7 +12,7 @@ def counted(waits, **laps):
     totals[EXCHANGE] = sum(waits)
     for name, seconds in laps.items():
         totals[LAPS.index(name)] = seconds
-    return Laps(seconds=sum(totals) + 0.5, totals=totals, waits=np.array(waits), cpu=1.0, preempted=2)
+    return Laps(seconds=sum(totals) + 0.5, totals=totals, waits=np.array(waits), cpu=1.0, starved=2.0)
 
 
 def test_the_rank_that_waits_least_was_the_last_to_arrive():
@@ -25,7 +25,7 @@ def test_the_rank_that_waits_least_was_the_last_to_arrive():
     assert (record.step, record.steps) == (30, 3)
     assert record.phases["data"] == [2.0, 0.0, 0.0]
     assert record.cpu == [1.0] * 3
-    assert record.preempted == [2] * 3
+    assert record.starved == [2.0] * 3
 
 
 def test_an_interval_is_the_sum_of_what_was_added_since_the_one_before():

@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +23,8 @@ class Laps:
     waits: np.ndarray
     """Seconds between the end of computing and the averaged gradients, step by step."""
     cpu: float
-    preempted: int
+    starved: float
+    """Seconds in which the main thread was ready to run and no core was free."""
 
 
 class Timings:
@@ -41,7 +43,7 @@ class Timings:
         return Laps(
             seconds=float(since[0]),
             cpu=float(since[1]),
-            preempted=int(since[2]),
+            starved=float(since[2]),
             totals=since[3:].tolist(),
             waits=np.array(self._clock.take_waits(), dtype=np.float32),
         )
@@ -57,7 +59,7 @@ class Timings:
             self._straggler += (waits - waits.min(axis=0)).sum(axis=1)
             self._last += np.bincount(waits.argmin(axis=0), minlength=self._world_size)
         self._steps += waits.shape[1]
-        self._rows += np.array([[rank.seconds, rank.cpu, rank.preempted, *rank.totals] for rank in laps])
+        self._rows += np.array([[rank.seconds, rank.cpu, rank.starved, *rank.totals] for rank in laps])
 
     def record(self, step: int) -> PhaseRecord:
         """Return the interval that ends here, and begin the next."""
@@ -71,7 +73,7 @@ class Timings:
             phases={phase: _rounded(phases[phase]) for phase in PHASES},
             last=self._last.tolist(),
             cpu=_rounded(self._rows[:, 1]),
-            preempted=self._rows[:, 2].astype(int).tolist(),
+            starved=_rounded(self._rows[:, 2]),
         )
         self._clear()
         return record
@@ -79,13 +81,21 @@ class Timings:
     def _readings(self) -> np.ndarray:
         use = resource.getrusage(resource.RUSAGE_SELF)
         totals = self._clock.totals()
-        return np.array([self._clock.seconds, use.ru_utime + use.ru_stime, use.ru_nivcsw, *totals])
+        return np.array([self._clock.seconds, use.ru_utime + use.ru_stime, _starved(), *totals])
 
     def _clear(self) -> None:
         self._rows = np.zeros((self._world_size, len(self._own)))
         self._straggler = np.zeros(self._world_size)
         self._last = np.zeros(self._world_size, dtype=int)
         self._steps = 0
+
+
+def _starved() -> float:
+    """Return how long the kernel has let the main thread wait for a core; 0 where it does not say."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _rounded(values: np.ndarray) -> list[float]:

@@ -79,9 +79,10 @@ def spread(
 ) -> nn.Module:
     """Return what to call in place of the model. Collective: every rank must call it.
 
+    Where bits must not depend on the ranks, that is the model itself, and gradients are left to the exact reducer.
     Buckets that are to be watched make even a lone rank one of ddp.
     """
-    if choice.mode == "ddp" or watch is not None:
+    if (choice.mode == "ddp" and config.exact == "order") or watch is not None:
         return _distributed(model, config, team, watch)
     if choice.mode == "fsdp":
         fully_shard(model)
@@ -122,6 +123,7 @@ def _distributed(model: nn.Module, config: Config, team: Team, watch: BucketWatc
             device_ids=None if team.device.type == "cpu" else [team.device.index],
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
+            bucket_cap_mb=config.bucket_mb,
             static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and ":" not in config.model,
         )
     state, hook = exchange_hook(config.compress, team.world.size)

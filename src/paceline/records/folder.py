@@ -90,18 +90,23 @@ class RunFolder:
 
 def create_run(config: Config) -> RunFolder:
     """Make the next numbered folder under the run's name. Only the lead rank calls it."""
-    parent = config.runs_dir / config.run_name
+    folder = RunFolder(make_numbered(config.runs_dir / config.run_name))
+    for inner in (folder.checkpoints, folder.rank(0).parent):
+        inner.mkdir()
+    return folder
+
+
+def make_numbered(parent: Path) -> Path:
+    """Make the next numbered folder below another."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         taken = [int(path.name) for path in parent.iterdir() if path.name.isdigit()]
         for number in count(max(taken, default=0) + 1):
-            folder = RunFolder(parent / f"{number:03d}")
+            folder = parent / f"{number:03d}"
             try:
-                folder.path.mkdir()
+                folder.mkdir()
             except FileExistsError:
                 continue  # another run was started at the same moment
-            for inner in (folder.checkpoints, folder.rank(0).parent):
-                inner.mkdir()
             return folder
     except OSError as cause:
         raise RunError(

@@ -2,18 +2,18 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.records.folder import RunFolder
 
-STEP_PHASES = ("data", "copy", "forward", "backward", "communication", "straggler", "update")
+STEP_PHASES: tuple[str, ...] = ("data", "copy", "forward", "backward", "communication", "straggler", "update")
 """Of a step: waiting for data; moving it to the device; the passes; waiting for gradients on the way after the backward
 pass has computed everything; waiting there for ranks that are later; applying the gradients."""
-OTHER_PHASES = ("start", "evaluate", "save", "record")
+OTHER_PHASES: tuple[str, ...] = ("start", "evaluate", "save", "record")
 """Around steps: start-up, evaluation, checkpoints; and records, trackers and what ranks tell each other."""
-PHASES = STEP_PHASES + OTHER_PHASES
+PHASES: tuple[str, ...] = STEP_PHASES + OTHER_PHASES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +50,24 @@ class PhaseRecord:
     """In how many steps each rank was the one for whose gradients the others waited."""
     cpu: list[float]
     """CPU-seconds of all threads of each rank."""
-    preempted: list[int]
-    """How often a thread of each rank had to make way for another while it had work."""
+    starved: list[float]
+    """Seconds in which the main thread of each rank had work, but no core to do it on."""
+
+    def __add__(self, later: "PhaseRecord") -> "PhaseRecord":
+        """Return both intervals as one."""
+        return PhaseRecord(
+            step=later.step,
+            steps=self.steps + later.steps,
+            seconds=_summed(self.seconds, later.seconds),
+            phases={phase: _summed(self.phases[phase], later.phases[phase]) for phase in self.phases},
+            last=[own + other for own, other in zip(self.last, later.last, strict=True)],
+            cpu=_summed(self.cpu, later.cpu),
+            starved=_summed(self.starved, later.starved),
+        )
+
+
+def _summed(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [round(own + other, 6) for own, other in zip(first, second, strict=True)]
 
 
 def as_json(entry: RankFacts | PhaseRecord) -> dict[str, Any]:

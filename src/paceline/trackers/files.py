@@ -13,6 +13,9 @@ from paceline.records.writer import replacing
 from paceline.trackers.base import RunInfo
 from paceline.trackers.lines import as_line
 
+RANKS_PER_STEP = 20
+"""An interval of phases.jsonl has at least a step for so many ranks."""
+
 
 class JsonLines:
     """One JSON object per record; after a resume, records of steps that were lost are dropped first."""
@@ -40,12 +43,16 @@ class JsonLines:
 
 
 class PhaseLines:
-    """Where the time went, rank by rank, in a file of its own: it grows with the number of ranks."""
+    """Where the time went, rank by rank, in a file of its own.
+
+    Many ranks write longer intervals, so that ten thousand steps of a thousand ranks are read in seconds.
+    """
 
     name = "phases.jsonl"
 
     def __init__(self) -> None:
         self._file: TextIO
+        self._pending: PhaseRecord | None = None
 
     def open(self, run: RunInfo) -> None:
         """Continue the file at the step that the run continues from."""
@@ -56,14 +63,32 @@ class PhaseLines:
         self._file = _append(path)
 
     def record(self, entry: Entry) -> None:
-        """Append one line, visible at once."""
-        if isinstance(entry, RankFacts | PhaseRecord):
-            self._file.write(json.dumps(as_json_of_phases(entry)) + "\n")
-            self._file.flush()
+        """Append one line, visible at once, when the interval is long enough."""
+        if isinstance(entry, RankFacts):
+            self._write(entry)
+        elif isinstance(entry, PhaseRecord):
+            is_end = entry.steps == 0
+            if self._pending is not None and not is_end:
+                entry, self._pending = self._pending + entry, None
+            if is_end or entry.steps * RANKS_PER_STEP >= len(entry.seconds):
+                self._flush()
+                self._write(entry)
+            else:
+                self._pending = entry
 
     def close(self, result: RunResult | None) -> None:
         """Close the file."""
+        self._flush()
         self._file.close()
+
+    def _flush(self) -> None:
+        if self._pending is not None:
+            self._write(self._pending)
+            self._pending = None
+
+    def _write(self, entry: RankFacts | PhaseRecord) -> None:
+        self._file.write(json.dumps(as_json_of_phases(entry)) + "\n")
+        self._file.flush()
 
 
 class LogFile:
