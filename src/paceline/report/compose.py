@@ -10,6 +10,7 @@ from paceline.analysis.scaling import Group
 from paceline.analysis.story import Story, contrast, tell
 from paceline.core.units import duration, percent, plural, rate
 from paceline.records.bench import Bench
+from paceline.records.profile import Profile
 from paceline.report.curves import curves, learning_table
 from paceline.report.facts import comparison, samples, surroundings, unlike_stories
 from paceline.report.figures import Table
@@ -36,6 +37,7 @@ class BenchStory:
     """The smallest difference that would have been seen."""
     predicted: Mapping[str, Forecast]
     """By kind of scaling."""
+    profile: Profile | None = None
 
 
 def page_of_run(story: Story, forecasts: Sequence[Forecast] = ()) -> Page:
@@ -125,6 +127,9 @@ def page_of_bench(told: BenchStory) -> Page:
     bars = steps_of_runs(told.stories)
     if bars is not None:
         sections.append(Section(name="time", title="Where the time goes", bars=[bars]))
+    if told.profile is not None:
+        title = f"One step of ddp with {plural(told.profile.world_size, 'rank')}"
+        sections.append(Section(name="step", title=title, bars=[one_step(told.profile)]))
     if told.stories:
         sections.append(surroundings(told.stories[:1]))
     return Page(
