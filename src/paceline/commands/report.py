@@ -92,8 +92,8 @@ def forecasts(story: Story) -> list[Forecast]:
     counts = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     strong = Batch(global_batch=profile.global_batch)
     return [
-        forecast(story, "same global batch", counts, strong),
-        forecast(story, "same per rank", counts, Batch()),
+        forecast(story, "strong", counts, strong),
+        forecast(story, "weak", counts, Batch()),
     ]
 
 
