@@ -7,10 +7,10 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lab-packages browser replay check format bench clean
+.PHONY: help demo test lab lab-packages browser replay check format bench bench-epoch clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # torch comes first and pinned: a resolver that is free to choose takes a CUDA build.
 $(READY): pyproject.toml constraints.txt
@@ -63,12 +63,17 @@ $(BENCH)/.ready: pyproject.toml constraints.txt
 	test -x $(BENCH)/bin/python || python3 -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . \
-		lightning accelerate
+		lightning accelerate simplejpeg timm
 	touch $@
 
-bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate and Lightning
+bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate, Lightning, torchvision, timm and Pillow
 	$(BENCH)/bin/python -m benchmarks.loop_overhead
 	$(BENCH)/bin/python -m benchmarks.start_up
+	$(BENCH)/bin/python -m benchmarks.data_augment
+	$(BENCH)/bin/python -m benchmarks.data_decode
+
+bench-epoch: $(BENCH)/.ready  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)
+	$(BENCH)/bin/python -m benchmarks.cifar_epoch
 
 format: $(READY)  ## rewrite the code the way `make check` wants it
 	$(VENV)/bin/ruff check --fix .

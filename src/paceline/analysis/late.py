@@ -6,7 +6,7 @@ import numpy as np
 
 from paceline.analysis.evidence import LEAST, Cause, Evidence, Finding, low_median
 from paceline.analysis.phases import Ranks
-from paceline.analysis.remedies import Remedy
+from paceline.analysis.remedies import LEAST_GAIN, Remedy
 from paceline.core.units import step_time
 
 LEAST_UNEVEN = 0.25
@@ -85,9 +85,9 @@ def _rank_words(run: Evidence, group: list[int], own: Ranks, gain: float) -> tup
     ]
     left = run.split.world_size - len(group)
     without = usual * run.split.world_size / left
-    if without < slow:
-        saved = run.share_of_steps(slow - without)
-        remedies.append(Remedy(words=f"train on the other {left}", gain=run.gain(saved), why="they do the work of all"))
+    alone = run.gain(run.share_of_steps(slow - without))
+    if alone >= LEAST_GAIN:
+        remedies.append(Remedy(words=f"train on the other {left}", gain=alone, why="they do the work of all"))
     return sentence, tuple(remedies)
 
 

@@ -70,7 +70,7 @@ def show(run: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> 
 
 @app.command
 def compare(first: Path, second: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
-    """Show which settings of two runs differ, and what they led to.
+    """Show which settings of two runs differ, and what they led to; for their weights: paceline compare A B.
 
     Parameters
     ----------

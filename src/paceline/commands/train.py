@@ -71,7 +71,7 @@ def train_command(
     summary
         Print the layer table.
     result_file
-        Where the lead writes the result.
+        Where the first rank of this node writes the result.
     """
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
@@ -80,7 +80,7 @@ def train_command(
         return launch_ranks(plan, settings, start, extra)
     began = psutil.Process().create_time()
     result = train(settings, start=start, resume=resume, show_table=summary, began=began)
-    if result_file is not None and world.is_lead:
+    if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else _after_stop(result.signal, world)
 
@@ -98,6 +98,7 @@ def train(
     Start-up counts from now, or from the moment `began` in seconds since 1970.
     """
     began = time.time() if began is None else began
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is there: it warns of names it cannot resolve
     from paceline.engine.rank import run_rank
 
     if start.devices:

@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter, Token
 
 from paceline.core.augment import parse_steps, standard_policy
 from paceline.core.errors import ConfigError, SettingError
+from paceline.core.exact import refuse_inexact
 from paceline.core.interval import Interval
 from paceline.core.names import suggestion
 from paceline.core.units import count
@@ -136,8 +137,10 @@ class Config:
     """single: one device; dp: one process, many devices; ddp: a process per device; fsdp: ddp with sharded weights."""
     batch_norm: Annotated[Literal["local", "sync", "ghost"], Parameter(group=MACHINE)] = "local"
     """Batch statistics over each rank's images, over the global batch, or over --shards fixed parts of it."""
+    exact: Annotated[Literal["order", "bitwise"], Parameter(group=MACHINE)] = "order"
+    """order: equal up to rounding at every world size; bitwise: equal to the last bit, with ghost batch norm."""
     shards: Annotated[Whole, Parameter(group=MACHINE)] = 8
-    """Parts of the global batch for --batch-norm ghost; the same at every world size."""
+    """Parts of the global batch for --exact bitwise and --batch-norm ghost; the same at every world size."""
     compress: Annotated[Literal["none", "fp16", "bf16", "powersgd"], Parameter(group=MACHINE)] = "none"
     """Send gradients in fewer bytes."""
     bucket_mb: Annotated[float | None, Parameter(group=MACHINE)] = None
@@ -147,7 +150,7 @@ class Config:
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """auto, cpu, cuda or cuda:1."""
     threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
-    """CPU threads of each rank; OMP_NUM_THREADS, or else all cores shared evenly, when not given."""
+    """CPU threads of each rank; OMP_NUM_THREADS, or else all cores shared evenly, when not given; bitwise takes 1."""
 
     run: Annotated[str | None, Parameter(group=WATCH)] = None
     """Name of the run; DATA-MODEL when not given. Each start gets a numbered folder under it."""
@@ -172,11 +175,17 @@ class Config:
         _check_least(self)
         _check_numbers(self)
         _check_choices(self)
+        _check_shards(self)
 
     @property
     def base_lr(self) -> float:
         """The learning rate before scaling."""
         return DEFAULT_LR[self.optimizer] if self.lr is None else self.lr
+
+    @property
+    def fixed_shards(self) -> int | None:
+        """The parts in which the global batch is computed at every world size, where there are such."""
+        return self.shards if self.exact == "bitwise" or self.batch_norm == "ghost" else None
 
     @property
     def augment_policy(self) -> str:
@@ -192,7 +201,9 @@ class Config:
 
     def resolved(self) -> "Config":
         """Return the same settings with every derived default written out."""
-        return dataclasses.replace(self, lr=self.base_lr, augment=self.augment_policy, run=self.run_name)
+        batch_norm = self.batch_norm if self.fixed_shards is None else "ghost"
+        derived = {"lr": self.base_lr, "augment": self.augment_policy, "run": self.run_name, "batch_norm": batch_norm}
+        return dataclasses.replace(self, **derived)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, those that are not set left out."""
@@ -203,8 +214,8 @@ class Config:
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 
 CHANGEABLE = frozenset({
-    "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "check_replicas", "device", "threads",
-    "run", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
+    "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "check_replicas", "device",
+    "threads", "run", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
 
@@ -269,8 +280,17 @@ def _check_choices(config: Config) -> None:
     for tracker in config.track:
         if tracker not in CHOICES_OF_TRACK:
             raise SettingError("track", f'names "{tracker}"', hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]))
-    if config.batch_norm == "ghost" and config.accumulate > 1:
-        raise ConfigError("--batch-norm ghost computes the batch in --shards parts already", hint="drop --accumulate")
     name = config.run_name
     if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")):
         raise SettingError("run", f'is "{name}", which is not a folder name', hint="use letters, digits, - and _")
+
+
+def _check_shards(config: Config) -> None:
+    if config.exact == "bitwise":
+        refuse_inexact({field.name: getattr(config, field.name) for field in dataclasses.fields(config)})
+    if config.fixed_shards is not None and config.accumulate > 1:
+        cause = "--exact bitwise" if config.exact == "bitwise" else "--batch-norm ghost"
+        raise ConfigError(
+            f"{cause} computes the batch in --shards parts already",
+            hint="drop --accumulate; more shards need less memory",
+        )

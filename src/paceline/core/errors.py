@@ -8,6 +8,7 @@ class ExitCode(IntEnum):
 
     FINISHED = 0
     FAILED = 1
+    DIFFERENT = 1  # what a comparison says, as diff does
     BAD_INPUT = 2
     DIVERGED = 3
     INTERRUPTED = 130
@@ -62,8 +63,18 @@ class CheckpointError(PacelineError):
     """A checkpoint is damaged, missing or could not be written."""
 
 
+class ComparisonError(PacelineError):
+    """Two things cannot be compared, which is not the same as being different."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
 class RanksError(PacelineError):
     """The ranks did not find each other, do not agree, or one of them stopped answering."""
+
+
+class LostRankError(RanksError):
+    """Another rank went, and this one follows: not the first cause of a failure."""
 
 
 class DivergedError(PacelineError):

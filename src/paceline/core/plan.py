@@ -32,7 +32,7 @@ class BatchPlan:
                 f"--global-batch {count(config.global_batch)} is too small for {world_size} ranks: one would be idle",
                 hint=f"use --global-batch {world_size} or more, or fewer ranks",
             )
-        shards = config.shards if config.batch_norm == "ghost" else None
+        shards = config.fixed_shards
         if shards is not None and world_size > shards:
             raise ConfigError(
                 f"{world_size} ranks cannot share {shards} shards",
@@ -71,13 +71,17 @@ class BatchPlan:
         """
         images = self.batch_images(step)
         if self.shards is not None:
-            mine = range(rank * self.shards // self.world_size, (rank + 1) * self.shards // self.world_size)
-            found = [_part(images, shard, self.shards) for shard in mine]
+            found = [_part(images, number, self.shards) for number in self.part_numbers(rank)]
         else:
             share = _part(images, rank, self.world_size)
             inner = [_part(len(share), part, self.accumulate) for part in range(self.accumulate)]
             found = [range(share.start + part.start, share.start + part.stop) for part in inner]
         return [part for part in found if part]
+
+    def part_numbers(self, rank: int) -> range:
+        """Numbers of the parts that a rank computes, counted over all ranks; empty parts have the last ones."""
+        num_parts = self.world_size * self.accumulate if self.shards is None else self.shards
+        return range(rank * num_parts // self.world_size, (rank + 1) * num_parts // self.world_size)
 
     def __str__(self) -> str:
         per_rank = -(-self.global_batch // self.world_size)

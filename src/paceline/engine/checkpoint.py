@@ -113,8 +113,11 @@ class BackgroundSaver:
             self._thread.shutdown()
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint after checking that every byte is what was written. Safe for files of strangers."""
+def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """Read a checkpoint after checking that every byte is what was written. Safe for files of strangers.
+
+    Tensors of a mapped one stay on disk until they are looked at.
+    """
     manifest = _read_manifest(path)
     digest = hashlib.sha256()
     try:
@@ -129,7 +132,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it {problem} (sha256 differs from {_manifest(path).name})")
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {manifest.get('format')}, this Paceline reads format {FORMAT}")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
 
 
 class _HashingFile(io.RawIOBase):

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from paceline.core.metrics import Score
 from paceline.data.loader import load_batches
-from paceline.data.split import Split
+from paceline.data.split import Batch, Split
 from paceline.engine.job import Job
 from paceline.engine.meter import count_correct
 from paceline.parallel.team import Team
@@ -30,7 +30,7 @@ def evaluate(job: Job, team: Team, split: Split) -> Score:
     scores = []
     was_training = job.evaluated.training
     job.evaluated.eval()
-    for batch in batches:
+    for batch in map(Batch.aligned, batches):
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         with job.autocast():
             scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))

@@ -3,11 +3,20 @@
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 from torch import nn
 
 from paceline.parallel.buffers import GhostBuffers
 from paceline.parallel.team import Team
+
+
+class Shares(Protocol):
+    """A step whose batch is computed part by part."""
+
+    def shard(self, weight: float, /) -> AbstractContextManager[None]:
+        """Return the context of the next part; `weight` is that of its loss."""
+        ...
 
 
 class Ghosts:

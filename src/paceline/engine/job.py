@@ -16,9 +16,9 @@ from paceline.core.plan import BatchPlan
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.order import hashed_order
-from paceline.data.split import Split
+from paceline.data.split import SkippingSplit, Split
 from paceline.engine.ema import Ema
-from paceline.engine.ghosts import NO_GHOSTS, Ghosts, NoGhosts
+from paceline.engine.ghosts import NO_GHOSTS, Ghosts, Shares
 from paceline.engine.optimizer import build_optimizer
 from paceline.engine.portable import capture_model, capture_optimizer, restore_model, restore_optimizer
 from paceline.engine.state import Progress
@@ -27,6 +27,8 @@ from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
 from paceline.parallel.buckets import BucketWatch
 from paceline.parallel.buffers import average_buffers
+from paceline.parallel.exact.fingerprint import fingerprint
+from paceline.parallel.exact.reducer import Reducer
 from paceline.parallel.modes import (
     ModeChoice,
     averages_gradients,
@@ -60,6 +62,8 @@ class Job:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: Ema | None
+    reducer: Reducer | None
+    """What adds up gradients and changes of buffers where every bit counts."""
     memory_format: torch.memory_format
 
     @property
@@ -74,13 +78,30 @@ class Job:
 
     def settle(self, team: Team) -> None:
         """Make the buffers of all ranks equal before they are used or saved. Collective: every rank must call it."""
+        if self.reducer is not None:  # it has made them equal at every step
+            return
         average_buffers(self.model, team)
         if self.ema is not None:
             average_buffers(self.ema.model, team)
 
-    def ghosts(self, team: Team) -> Ghosts | NoGhosts:
-        """Return the context of a step in which each part of the batch sees the buffers as they were before it."""
-        return NO_GHOSTS if self.plan.shards is None else Ghosts(self.model, team, scale=1 / self.gradient_weight)
+    def unreadable(self, team: Team) -> list[str] | None:
+        """Return the images that any rank could not decode so far; None where one stops the run.
+
+        Collective: every rank must call it.
+        """
+        if self.config.bad_images == "fail":
+            return None
+        splits = (self.splits.train, self.splits.valid, self.splits.test)
+        own = {name for split in splits if isinstance(split, SkippingSplit) for name in split.unreadable()}
+        return sorted(set().union(*team.gather(own)))
+
+    def shares(self, step: int, team: Team) -> AbstractContextManager[Shares]:
+        """Return the context of a step, within which each part of the batch has one of its own."""
+        if self.plan.shards is None:
+            return NO_GHOSTS
+        if self.reducer is None:
+            return Ghosts(self.model, team, scale=1 / self.gradient_weight)
+        return self.reducer.step(min(self.plan.shards, self.plan.batch_images(step)))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that the forward pass runs in."""
@@ -100,6 +121,7 @@ class Job:
             "ema": None if self.ema is None else capture_model(self.ema.model),
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
+            "fingerprint": None if self.reducer is None else fingerprint(self.config, self.device),
         }
 
     def restore(self, state: dict[str, Any]) -> Progress:
@@ -136,8 +158,16 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: Bu
         optimizer=build_optimizer(config, model),
         scaler=torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16"),
         ema=ema,
+        reducer=build_reducer(config, model, plan, team),
         memory_format=memory_format(config, model),
     )
+
+
+def build_reducer(config: Config, model: nn.Module, plan: BatchPlan, team: Team) -> Reducer | None:
+    """Return what adds up gradients to the last bit, if that is asked for. Collective: every rank must call it."""
+    if config.exact == "order":
+        return None
+    return Reducer(model, team, owned=[plan.part_numbers(rank) for rank in range(team.world.size)])
 
 
 def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:

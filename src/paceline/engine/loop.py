@@ -28,6 +28,7 @@ from paceline.engine.job import Job
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
 from paceline.engine.state import Progress
+from paceline.parallel.device import seed_random
 from paceline.parallel.idle import idle
 from paceline.parallel.modes import without_exchange
 from paceline.parallel.team import Team
@@ -103,6 +104,8 @@ class Training:
         plan = self.job.plan
         per_image = self.job.gradient_weight / plan.batch_images(step)
         parts = [(part, len(part) * per_image) for part in plan.parts(step, self.team.world.rank)]
+        if self.job.reducer is not None:  # which asks nothing of a rank without images
+            return parts
         least = len(plan.parts(step, 0)) if self.job.config.batch_norm == "sync" else 1
         return parts + [(range(1), 0.0)] * (least - len(parts))
 
@@ -113,8 +116,7 @@ class Training:
         lr = job.lr_plan.at(step)
         for group in job.optimizer.param_groups:
             group["lr"] = lr
-        torch.default_generator.manual_seed(mix(job.config.seed, step, self.team.world.rank) >> 1)
-        self.gradients(parts)
+        self.gradients(step, parts)
         if job.config.clip is not None:
             job.scaler.unscale_(job.optimizer)
             torch.nn.utils.clip_grad_norm_(job.model.parameters(), job.config.clip)
@@ -126,19 +128,20 @@ class Training:
         clock.lap(UPDATE)
         return lr
 
-    def gradients(self, parts: list[Part]) -> None:
+    def gradients(self, step: int, parts: list[Part]) -> None:
         """Compute the gradient of the whole batch from this rank's parts; the last one exchanges it with the others."""
-        forward = self.job.forward
-        with self.job.ghosts(self.team) as ghosts:
-            for part in parts[:-1]:
-                with without_exchange(forward), ghosts.shard(part.weight):
+        job, last = self.job, len(parts) - 1
+        first_number = job.plan.part_numbers(self.team.world.rank).start
+        with job.shares(step, self.team) as shares:
+            for index, part in enumerate(parts):
+                seed_random(job.device, mix(job.config.seed, step, first_number + index))
+                silent = contextlib.nullcontext() if index == last else without_exchange(job.forward)
+                with silent, shares.shard(part.weight):
                     self.backward(part)
-            with ghosts.shard(parts[-1].weight):
-                self.backward(parts[-1])
 
     def backward(self, part: Part) -> None:
         """Add the gradient of a part of the batch."""
-        job, clock, batch = self.job, self.clock, part.batch
+        job, clock, batch = self.job, self.clock, part.batch.aligned()
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         labels = batch.labels.to(job.device, non_blocking=True)
         targets = labels if batch.targets is None else batch.targets.to(job.device, non_blocking=True)
@@ -169,7 +172,7 @@ class Training:
         if is_last or job.config.eval_every.due(step=step, steps_per_epoch=every):
             is_best = self.evaluate(ends_epoch=ends_epoch)
         elif ends_epoch:
-            self.recorder.end_epoch(None, is_best=False)
+            self.end_epoch(None, is_best=False)
         if is_best or is_last or job.config.save_every.due(step=step, steps_per_epoch=every):
             self.save(save, is_best=is_best)
 
@@ -180,6 +183,10 @@ class Training:
         save(is_best=is_best)
         self.clock.lap(SAVE)
 
+    def end_epoch(self, valid: Score | None, *, is_best: bool) -> None:
+        """Record an epoch. Collective: every rank must call it."""
+        self.recorder.end_epoch(valid, is_best=is_best, unreadable=self.job.unreadable(self.team))
+
     def evaluate(self, *, ends_epoch: bool) -> bool:
         """Evaluate, record it, and tell whether it is the best so far. Collective: every rank must call it."""
         self.job.settle(self.team)
@@ -188,7 +195,7 @@ class Training:
         self.clock.lap(EVALUATE)
         is_best = self.progress.judge(valid)
         if ends_epoch:
-            self.recorder.end_epoch(valid, is_best=is_best)
+            self.end_epoch(valid, is_best=is_best)
         else:
             self.recorder.evaluation("valid", valid, is_best=is_best, seconds=self.clock.seconds - start)
         patience = self.job.config.patience

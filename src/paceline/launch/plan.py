@@ -16,6 +16,13 @@ from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.detect import in_slurm_task, slurm_meeting
 
+AGENT = (
+    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+    "runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)"
+)
+"""torchrun that goes when its parent goes, however it goes: PR_SET_PDEATHSIG is 1. Said here rather than between fork
+and exec, where Python code may hang in a process with threads, such as a notebook's."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
@@ -32,7 +39,7 @@ class LaunchPlan:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """Return the torch.distributed.run command whose ranks run `paceline` with these words."""
-        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={self.nproc}"]
+        torchrun = [sys.executable, "-c", AGENT, f"--nproc-per-node={self.nproc}"]
         torchrun += [f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
         return [*torchrun, *self._meeting(), "-m", "paceline", *words]
 

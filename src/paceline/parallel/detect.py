@@ -100,10 +100,15 @@ def _from_slurm(environ: Environ) -> World:
 
 
 def _torchrun_launch(environ: Environ) -> dict[str, Any]:
-    """Return what names a launch by torchrun, which Slurm may start again as a whole."""
+    """Return what names a launch by torchrun, which Slurm may start again as a whole.
+
+    Its own id repeats ("none", or what the user chose), but each of its agents draws the name of a folder of its own,
+    which stays when the agent starts its ranks again.
+    """
     launch = _slurm_launch(environ)
     restarts = _number(environ, "TORCHELASTIC_RESTART_COUNT", default=0)
-    return {"launch_id": environ.get("TORCHELASTIC_RUN_ID")} | launch | {"attempt": launch.get("attempt", 0) + restarts}
+    agent = "/".join(environ.get("TORCHELASTIC_ERROR_FILE", "").split("/")[-5:-3]) or None
+    return {"launch_id": agent} | launch | {"attempt": launch.get("attempt", 0) + restarts}
 
 
 def _slurm_launch(environ: Environ, *, by_hand: bool = False) -> dict[str, Any]:

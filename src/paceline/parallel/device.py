@@ -9,6 +9,9 @@ from paceline.core.errors import ConfigError
 from paceline.core.units import plural
 from paceline.core.world import World
 
+VECTORS = ("avx", "amx", "fma", "f16c", "asimd", "sve", "sme")
+"""How the names of instructions begin on which kernels are chosen."""
+
 
 def choose_device(name: str, world: World) -> torch.device:
     """Return the device that a setting means: auto takes a GPU per rank where there is one."""
@@ -35,13 +38,31 @@ def _choose_gpu(device: torch.device, world: World) -> torch.device:
     return torch.device("cuda", index)
 
 
-def set_threads(threads: int | None, world: World) -> int:
+def seed_random(device: torch.device, key: int) -> None:
+    """Let what the model draws from now on depend on 64 bits alone."""
+    torch.default_generator.manual_seed(key >> 1)  # a hundred times as quick as torch.manual_seed
+    if device.type == "cuda":
+        torch.cuda.manual_seed(key >> 1)
+
+
+def set_threads(threads: int | None, *, num_sharing: int) -> int:
     """Give this rank the threads asked for by --threads or OMP_NUM_THREADS, or else its share of the cores."""
-    shared = max(1, len(os.sched_getaffinity(0)) // world.local_size)
+    shared = max(1, len(cores()) // num_sharing)
     asked = os.environ.get("OMP_NUM_THREADS", "")
     number = threads or (int(asked) if asked.isdigit() and int(asked) else shared)
     torch.set_num_threads(number)
     return number
+
+
+def cores() -> frozenset[int]:
+    """Return the cores that this process may run on."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def describe_threads(num_sharing: int) -> str:
+    """Return how the cores of this machine are shared out: "2 ranks × 1 thread of 2 cores"."""
+    ranks = f"{num_sharing} ranks × " if num_sharing > 1 else ""
+    return f"{ranks}{plural(torch.get_num_threads(), 'thread')} of {plural(len(cores()), 'core')}"
 
 
 def describe_device(device: torch.device, cpu: str) -> str:
@@ -53,8 +74,15 @@ def has_fast_bf16(device: torch.device) -> bool:
     """Tell whether the device multiplies bf16 in hardware."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    vectors = vector_instructions()
+    return not vectors or "avx512_bf16" in vectors or "amx_bf16" in vectors
+
+
+def vector_instructions() -> list[str]:
+    """Return the vector instructions that this CPU has, by the kernel's names; none where they cannot be told."""
     try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return True
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+        return []
+    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
+    return sorted(flag for flag in flags.split() if flag.startswith(VECTORS))

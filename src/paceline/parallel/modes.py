@@ -79,9 +79,10 @@ def spread(
 ) -> nn.Module:
     """Return what to call in place of the model. Collective: every rank must call it.
 
+    Where bits must not depend on the ranks, that is the model itself, and gradients are left to the exact reducer.
     Buckets that are to be watched make even a lone rank one of ddp.
     """
-    if choice.mode == "ddp" or watch is not None:
+    if (choice.mode == "ddp" and config.exact == "order") or watch is not None:
         return _distributed(model, config, team, watch)
     if choice.mode == "fsdp":
         fully_shard(model)
