@@ -120,7 +120,12 @@ def _slurm_launch(environ: Environ, *, by_hand: bool = False) -> dict[str, Any]:
     if job is None:
         return {}
     name = environ.get("SLURM_ARRAY_JOB_ID", job) if by_hand else f"{job}.{environ.get('SLURM_STEP_ID', '0')}"
-    return {"launch_id": f"slurm-{name}", "attempt": _number(environ, "SLURM_RESTART_COUNT", default=0)}
+    return {"launch_id": f"slurm-{name}", "attempt": slurm_requeues(environ)}
+
+
+def slurm_requeues(environ: Environ) -> int:
+    """Return how often Slurm has queued this job again."""
+    return _number(environ, "SLURM_RESTART_COUNT", default=0)
 
 
 def in_slurm_task(environ: Environ) -> bool:
