@@ -54,6 +54,8 @@ $(BENCH)/.ready: pyproject.toml constraints.txt
 bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate and Lightning
 	$(BENCH)/bin/python -m benchmarks.loop_overhead
 	$(BENCH)/bin/python -m benchmarks.start_up
+	$(BENCH)/bin/python -m benchmarks.ranks speed
+	$(BENCH)/bin/python -m benchmarks.ranks start
 
 format: $(READY)  ## rewrite the code the way `make check` wants it
 	$(VENV)/bin/ruff check --fix .
