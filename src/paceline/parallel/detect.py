@@ -1,10 +1,10 @@
 """Finding out which rank this process is. The only place that reads it from the environment."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.core.errors import ConfigError
-from paceline.core.keys import mix
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.parallel.hostlist import first_host
@@ -150,8 +150,8 @@ def slurm_meeting(environ: Environ) -> str:
 
 def derived_port(*names: str) -> int:
     """Return a port that all ranks of a launch compute alike, and other launches most likely not."""
-    bits = mix(*(int.from_bytes(name.encode()[-8:], "big") for name in names))
-    return DERIVED_PORTS[bits % len(DERIVED_PORTS)]
+    bits = hashlib.sha256("\0".join(names).encode(), usedforsecurity=False).digest()
+    return DERIVED_PORTS[int.from_bytes(bits[:8], "big") % len(DERIVED_PORTS)]
 
 
 def _tasks_here(environ: Environ, *, default: int) -> int:
