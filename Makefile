@@ -3,10 +3,11 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 BENCH  := .venv-bench
+BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lab-packages check format bench bench-epoch clean
+.PHONY: help demo test lab lab-packages browser replay check format bench bench-epoch clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,10 +19,13 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(READY)  ## train on the embedded digits, evaluate, show the run
-	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --run demo
+demo: $(READY)  ## train on the embedded digits with one rank and with two, evaluate, draw the report
+	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --run demo
 	$(VENV)/bin/paceline eval runs/demo
+	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --run demo-2-ranks --nproc 2 --profile
 	$(VENV)/bin/paceline runs
+	$(VENV)/bin/paceline report demo demo-2-ranks --label "one rank" --label "two ranks" --out runs/demo.html
+	$(VENV)/bin/paceline report demo-2-ranks
 
 test: $(READY)  ## run the tests
 	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile -m "not lab or quick"
@@ -36,6 +40,17 @@ lab-packages:
 		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
 			$(LAB_PACKAGES) >/dev/null || echo "could not install $(LAB_PACKAGES); going on without"; \
 	fi
+
+# A browser for the tests of the report; without one they are skipped and say so.
+browser:
+	@if [ "$$(id -u)" = 0 ] && ! command -v $(BROWSER) >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
+			$(BROWSER) >/dev/null || echo "could not install $(BROWSER); going on without"; \
+	fi
+
+replay: $(READY) lab-packages  ## replay a published table on hosts with shaped links, as root: docs/results/replay.html
+	$(PYTHON) -m benchmarks.replay
 
 check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/ruff format --check .

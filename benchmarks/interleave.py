@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -30,10 +30,11 @@ def take_turns(contenders: Mapping[str, Callable[[], float | None]], *, rounds: 
             if round_number:
                 seconds[name].append(time.perf_counter() - start if own is None else own)
     baseline = next(iter(seconds.values()))
-    return [_outcome(name, values, baseline) for name, values in seconds.items()]
+    return [ratios_of(name, values, baseline) for name, values in seconds.items()]
 
 
-def _outcome(name: str, values: list[float], baseline: list[float]) -> Outcome:
+def ratios_of(name: str, values: Sequence[float], baseline: Sequence[float]) -> Outcome:
+    """Return the median of the ratios within rounds."""
     ratios = sorted(value / base for value, base in zip(values, baseline, strict=True))
     quarter = len(ratios) // 4
     return Outcome(

@@ -97,12 +97,16 @@ def no_rank_left(folder: Path) -> bool:
     return True
 
 
-def test_nproc_starts_ranks_that_reach_what_one_process_reaches(start, reference):
+def test_every_rank_that_is_started_has_a_number_of_its_own_and_reaches_what_one_process_reaches(start, reference):
     text = finish([start("train", *SETTINGS, "--nproc", "2")])[0]
     assert "2 ranks, told by torchrun, mode ddp" in text
     assert "128 images a step = 2 ranks × 64" in text
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
+    assert "2 ranks × 1 thread of" in text
     assert read_environments(only_run())[0]["told_by"] == "torchrun"
+    files = [json.loads(only_run().rank(rank).read_text()) for rank in (0, 1)]
+    assert [(file["rank"], file["state"]) for file in files] == [(0, "FINISHED"), (1, "FINISHED")]
+    assert len({os.getpid(), *(file["pid"] for file in files)}) == 3
 
 
 def test_torchrun_starts_the_module(elsewhere, reference):
@@ -248,7 +252,9 @@ def test_a_restart_never_goes_on_with_the_run_of_an_earlier_launch_of_the_same_n
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_launcher_leaves_a_run_to_resume_and_no_process(start, elsewhere, wait_until, number):
+def test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake(start, elsewhere, wait_until, number):
+    asleep = [sys.executable, "-c", "import time; time.sleep(1000)", "-m", "paceline", "train", "--nproc", "2"]
+    namesake = subprocess.Popen(asleep, cwd="/")
     process = start("train", "--model", "cnn", "--epochs", "5000", "--nproc", "2", "--track", "none")
     wait_until(lambda: list(Path("runs").glob("*/*/checkpoints/last")), "a first checkpoint")
     process.send_signal(number)
@@ -258,6 +264,9 @@ def test_a_signal_to_the_launcher_leaves_a_run_to_resume_and_no_process(start, e
     assert errors == ""
     assert run_state(only_run()) == State.STOPPED
     assert no_rank_left(elsewhere)
+    assert namesake.poll() is None
+    namesake.kill()
+    namesake.wait()
 
 
 def test_a_launcher_that_is_killed_takes_its_ranks_with_it(start, elsewhere, wait_until):
@@ -349,10 +358,8 @@ def test_more_ranks_than_gpus_are_refused():
     assert plan.nproc == 2
 
 
-def test_the_files_of_a_run_tell_who_took_part(start):
-    finish([start("train", *SETTINGS, "--nproc", "2")])
-    folder = find_run(Path("digits-mlp"), Path("runs"))
-    ranks = [json.loads(folder.rank(rank).read_text()) for rank in (0, 1)]
-    assert [rank["state"] for rank in ranks] == ["FINISHED", "FINISHED"]
-    assert {rank["world_size"] for rank in ranks} == {2}
-    assert os.getpid() not in {rank["pid"] for rank in ranks}
+def test_two_launches_at_once_do_not_meet_each_other(start):
+    finish([start("train", *SETTINGS, "--nproc", "2", "--run", name) for name in ("one", "other")])
+    for name in ("one", "other"):
+        folder = find_run(Path(name), Path("runs"))
+        assert [json.loads(folder.rank(rank).read_text())["state"] for rank in (0, 1)] == ["FINISHED", "FINISHED"]
