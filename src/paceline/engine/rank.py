@@ -159,6 +159,8 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     before = state["config"]
     if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
         notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
+    if before.get("exact") != job.config.exact:
+        notes.append(Note(text=f"--exact was {before.get('exact')} until here: it holds for what comes from here on"))
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
