@@ -165,6 +165,8 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
         notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
     if job.config.compress == "powersgd" and job.choice.mode == "ddp":
         notes.append(Note(text=POWERSGD_BEGINS_ANEW, level="warning"))
+    if before.get("exact") != job.config.exact:
+        notes.append(Note(text=f"--exact was {before.get('exact')} until here: it holds for what comes from here on"))
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
