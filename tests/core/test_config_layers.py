@@ -12,7 +12,7 @@ from paceline import cli
 from paceline.core.config import CHANGEABLE, CHOICES_OF_TRACK, SETTINGS, Config, flag
 from paceline.core.errors import ConfigError, SettingError
 from paceline.core.interval import Interval
-from paceline.core.load import load_config, write_config
+from paceline.core.load import KNOWN, load_config, write_config
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 HELP = "paceline --help, or paceline COMMAND --help, lists what there is"
@@ -322,7 +322,7 @@ FREE = {
     "run": folder | st.sampled_from(["none", "null", "1", "true", "a b"]), "runs_dir": text.map(Path),
     "track": st.lists(st.sampled_from(CHOICES_OF_TRACK), unique=True).map(tuple), "log_every": whole,
     "eval_every": interval, "save_every": interval, "keep": whole, "save_async": st.booleans(),
-    "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": whole,
+    "profile": st.booleans(), "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": whole,
     "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,
     "compress": st.sampled_from(["none", "fp16", "bf16", "powersgd"]),
 }  # fmt: skip
@@ -356,9 +356,18 @@ def test_the_round_trip_covers_every_setting():
 
 
 @settings(max_examples=30)
-@given(st.text(string.ascii_lowercase + "_", min_size=1).filter(lambda key: key not in SETTINGS))
+@given(st.text(string.ascii_lowercase + "_", min_size=1).filter(lambda key: key not in KNOWN))
 def test_no_unknown_key_is_ignored(tmp_path_factory, key):
     path = tmp_path_factory.getbasetemp() / "unknown.toml"
     path.write_text(f"{key} = 1")
     with pytest.raises(ConfigError, match=r"is not a setting$"):
+        load_config(path)
+
+
+def test_a_file_may_hold_how_to_start_too(tmp_path):
+    path = tmp_path / "start.toml"
+    path.write_text("devices = [0, 1]\nnproc = 2\nepochs = 3")
+    assert load_config(path).epochs == 3
+    path.write_text("nproc = [1, 2]")
+    with pytest.raises(ConfigError, match=r'nproc: expected a whole number, got "1, 2"'):
         load_config(path)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -62,6 +63,7 @@ class Slurm:
         self.hosts = hosts
         self.folder = folder
         self.environment = child_environment(SLURM_CONF=str(folder / "slurm.conf"))
+        self._hurried: set[str] = set()
 
     def __enter__(self) -> "Slurm":
         try:
@@ -148,6 +150,12 @@ class Slurm:
         return bool(now) and now <= set(states)
 
     def start_waiting_jobs(self) -> None:
-        """Spare a job that was queued again the two minutes that Slurm lets it wait."""
+        """Spare a job that was queued again most of the two minutes that Slurm lets it wait.
+
+        Not all of them: a node refuses a job that starts in the very second in which it was stopped.
+        """
         for job in self.run("squeue", "-h", "-r", "-t", "PENDING", "-o", "%A").stdout.split():
-            self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+            turn = f"{job} {re.findall(r'Restarts=[0-9]+', self.show(job))}"
+            if turn not in self._hurried:
+                self.run("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+                self._hurried.add(turn)

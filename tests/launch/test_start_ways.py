@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -34,6 +35,8 @@ class Net(torch.nn.Module):
     def __init__(self, num_classes):
         super().__init__()
         self.linear, self.steps = torch.nn.Linear(64, num_classes), 0
+        if os.environ.get("TEST_FAULT") == "early" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("a fault before there is a run")
 
     def forward(self, images):
         self.steps += self.training
@@ -94,12 +97,16 @@ def no_rank_left(folder: Path) -> bool:
     return True
 
 
-def test_nproc_starts_ranks_that_reach_what_one_process_reaches(start, reference):
+def test_every_rank_that_is_started_has_a_number_of_its_own_and_reaches_what_one_process_reaches(start, reference):
     text = finish([start("train", *SETTINGS, "--nproc", "2")])[0]
     assert "2 ranks, told by torchrun, mode ddp" in text
     assert "128 images a step = 2 ranks × 64" in text
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
+    assert "2 ranks × 1 thread of" in text
     assert read_environments(only_run())[0]["told_by"] == "torchrun"
+    files = [json.loads(only_run().rank(rank).read_text()) for rank in (0, 1)]
+    assert [(file["rank"], file["state"]) for file in files] == [(0, "FINISHED"), (1, "FINISHED")]
+    assert len({os.getpid(), *(file["pid"] for file in files)}) == 3
 
 
 def test_torchrun_starts_the_module(elsewhere, reference):
@@ -183,6 +190,26 @@ def test_a_failing_rank_is_the_first_thing_one_reads(start, faulty, elsewhere):
     assert run_state(only_run()) == State.FAILED
 
 
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raise", r"paceline: rank 1 on \S+ failed after step 14: ValueError: a fault that was planted\n"),
+        ("SIGKILL", r"paceline: rank 1 on \S+ \(process \d+\) has gone without a word after step \d+; killed"),
+    ],
+)
+def test_a_rank_that_loses_another_says_which_and_why(start, faulty, elsewhere, fault, message):
+    words = ["--model", faulty, "--world-size", "2", "--init-method", f"file://{elsewhere}/meet", "--track", "none"]
+    ranks = [
+        start("train", *words, "--rank", str(rank), env=child_environment(RANK=str(rank), TEST_FAULT=fault))
+        for rank in (0, 1)
+    ]
+    (_, first), _ = (process.communicate(timeout=LONGEST) for process in ranks)
+    assert ranks[0].returncode == 1
+    assert re.match(message, first), first
+    assert "Traceback" not in first
+    assert "gloo" not in first
+
+
 def test_a_killed_rank_is_named(start, faulty, elsewhere):
     process = start("train", "--model", faulty, "--nproc", "2", env=child_environment(TEST_FAULT="SIGKILL"))
     _, errors = process.communicate(timeout=LONGEST)
@@ -197,7 +224,7 @@ def test_a_silent_rank_is_called_and_everyone_goes(start, faulty, elsewhere):
     process = start("train", "--model", faulty, "--nproc", "2", "--timeout", "7", env=environ)
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 1
-    assert "no answer within 7 s: rank 0 in the backward pass at step 15; rank 1 silent since step" in errors
+    assert "no answer within 7 s: rank 0 in the exchange of gradients at step 15; rank 1 silent since step" in errors
     assert no_rank_left(elsewhere)
 
 
@@ -210,8 +237,24 @@ def test_a_failed_job_starts_again_from_its_last_checkpoint(start, faulty, elsew
     assert run_state(only_run()) == State.FINISHED
 
 
+def test_a_restart_never_goes_on_with_the_run_of_an_earlier_launch_of_the_same_name(faulty, elsewhere):
+    meeting = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=again"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, "--nproc-per-node=2", "--max-restarts=1"]
+    words = ["-m", "paceline", "train", "--model", faulty, "--steps", "15", "--save-every", "4 steps", "--track=none"]
+    for fault in ("raise", "early"):
+        environ = child_environment(TEST_FAULT=fault, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+        answer = subprocess.run(
+            [*torchrun, *words], env=environ, capture_output=True, text=True, check=False, timeout=LONGEST
+        )
+        assert answer.returncode == 0, answer.stderr
+    own = [len(read_environments(RunFolder(path))) for path in sorted(Path("runs").glob("*/*"))]
+    assert own == [2, 1], "the first launch goes on with its own run, the second begins one"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_launcher_leaves_a_run_to_resume_and_no_process(start, elsewhere, wait_until, number):
+def test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake(start, elsewhere, wait_until, number):
+    asleep = [sys.executable, "-c", "import time; time.sleep(1000)", "-m", "paceline", "train", "--nproc", "2"]
+    namesake = subprocess.Popen(asleep, cwd="/")
     process = start("train", "--model", "cnn", "--epochs", "5000", "--nproc", "2", "--track", "none")
     wait_until(lambda: list(Path("runs").glob("*/*/checkpoints/last")), "a first checkpoint")
     process.send_signal(number)
@@ -221,6 +264,9 @@ def test_a_signal_to_the_launcher_leaves_a_run_to_resume_and_no_process(start, e
     assert errors == ""
     assert run_state(only_run()) == State.STOPPED
     assert no_rank_left(elsewhere)
+    assert namesake.poll() is None
+    namesake.kill()
+    namesake.wait()
 
 
 def test_a_launcher_that_is_killed_takes_its_ranks_with_it(start, elsewhere, wait_until):
@@ -312,10 +358,8 @@ def test_more_ranks_than_gpus_are_refused():
     assert plan.nproc == 2
 
 
-def test_the_files_of_a_run_tell_who_took_part(start):
-    finish([start("train", *SETTINGS, "--nproc", "2")])
-    folder = find_run(Path("digits-mlp"), Path("runs"))
-    ranks = [json.loads(folder.rank(rank).read_text()) for rank in (0, 1)]
-    assert [rank["state"] for rank in ranks] == ["FINISHED", "FINISHED"]
-    assert {rank["world_size"] for rank in ranks} == {2}
-    assert os.getpid() not in {rank["pid"] for rank in ranks}
+def test_two_launches_at_once_do_not_meet_each_other(start):
+    finish([start("train", *SETTINGS, "--nproc", "2", "--run", name) for name in ("one", "other")])
+    for name in ("one", "other"):
+        folder = find_run(Path(name), Path("runs"))
+        assert [json.loads(folder.rank(rank).read_text())["state"] for rank in (0, 1)] == ["FINISHED", "FINISHED"]

@@ -14,6 +14,7 @@ TORCHRUN = {
     "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "ROLE_RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
     "MASTER_ADDR": "node1", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3",
     "TORCHELASTIC_RUN_ID": "job7", "OMP_NUM_THREADS": "1",
+    "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_9w51mc92/job7_7tsek4ud/attempt_2/1/error.json",
 }  # fmt: skip
 
 SRUN = {
@@ -91,7 +92,12 @@ def test_restarts_by_torchrun_and_by_slurm_add_up():
     again = detect_world(SRUN | TORCHRUN | {"SLURM_RESTART_COUNT": "3"}, NOTHING_SAID)
     assert (again.attempt, again.launch_id) == (5, "slurm-4711.0")
     alone = detect_world(TORCHRUN, NOTHING_SAID)
-    assert (alone.attempt, alone.launch_id) == (2, "job7")
+    assert (alone.attempt, alone.launch_id) == (2, "torchelastic_9w51mc92/job7_7tsek4ud")
+
+
+def test_a_torchrun_that_names_no_folder_names_no_launch():
+    nameless = TORCHRUN | {"TORCHELASTIC_ERROR_FILE": "", "TORCHELASTIC_RUN_ID": "none"}
+    assert detect_world(nameless, NOTHING_SAID).launch_id is None
 
 
 def test_the_ranks_of_an_array_share_a_name_and_each_speaks_for_itself():

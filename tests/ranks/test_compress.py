@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.parallel.compress import NUM_PLAIN_STEPS, register_compression
+from paceline.parallel.compress import NUM_PLAIN_STEPS, exchange_hook
 from paceline.parallel.replicas import check_replicas
 
 
@@ -19,7 +19,7 @@ def gradients(team, kind, num_steps, num_images=32):
     # Gradient buckets of 16 kB: several of them, as in a real model.
     ddp_model = DistributedDataParallel(model, bucket_cap_mb=1 / 64)
     if kind is not None:
-        register_compression(ddp_model, kind, team)
+        ddp_model.register_comm_hook(*exchange_hook(kind, team.world.size))
     torch.manual_seed(team.world.rank)
     images = torch.randn(num_images, 96)
     history, num_bytes = [], 0
@@ -83,7 +83,7 @@ def test_what_powersgd_leaves_out_of_a_step_comes_in_later_ones(ranks):
 def huge_gradient(team):
     """Return a gradient that fits fp16 as a mean over ranks, but not on each."""
     model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
-    register_compression(model, "fp16", team)
+    model.register_comm_hook(*exchange_hook("fp16", team.world.size))
     model(torch.tensor([[98_304.0 if team.is_lead else 0.0]])).sum().backward()
     return [parameter.grad.item() for parameter in model.parameters() if parameter.grad is not None]
 
@@ -95,7 +95,7 @@ def test_fp16_divides_before_it_narrows(ranks):
 def narrow_gradients(team):
     """Return the types of gradients that are already narrow."""
     model = DistributedDataParallel(nn.Linear(4, 2).to(torch.bfloat16))
-    register_compression(model, "fp16", team)
+    model.register_comm_hook(*exchange_hook("fp16", team.world.size))
     model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
     return [parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None]
 

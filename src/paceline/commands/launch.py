@@ -16,15 +16,37 @@ from paceline.records.entries import RunResult
 from paceline.records.results import read_result
 
 
-def launch(config: Config, *, nproc: int, resume: Path | str | None = None, start: Start | None = None) -> RunResult:
-    """Train with several ranks on this machine and return the lead's results; from a script or a notebook.
+def launch(
+    config: Config,
+    *,
+    nproc: int = 1,
+    nnodes: int | str = 1,
+    node_rank: int | None = None,
+    rendezvous: str | None = None,
+    max_restarts: int = 0,
+    timeout: float = 600.0,
+    resume: Path | str | None = None,
+) -> RunResult:
+    """Train with several ranks and return their result; from a script or a notebook.
 
+    On one machine nproc is enough. Several machines, or several notebooks, each call it with their node_rank and the
+    same rendezvous, an address of node 0 and a free port: the lead shows the progress, and all return the one result.
     Ranks are processes of their own, so models and data sets are given as "my.py:build", never as a notebook's cell.
     """
-    start = Start(nproc=nproc) if start is None else start
+    start = Start(
+        nproc=nproc,
+        nnodes=str(nnodes),
+        node_rank=node_rank,
+        rendezvous=rendezvous,
+        max_restarts=max_restarts,
+        timeout=timeout,
+    )
     plan = plan_launch(config, start, World(), os.environ)
     if plan is None:
-        raise RanksError(f"nproc={nproc} with --mode {config.mode} is one process", hint="call paceline.train instead")
+        raise RanksError(
+            f"nproc={nproc} with --mode {config.mode} is one process",
+            hint="call paceline.train instead, or launch with nnodes=2 and rendezvous=HOST:PORT",
+        )
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         file = Path(folder) / "result.json"
         words = ["--result-file", str(file), *(["--resume", str(resume)] if resume else [])]
@@ -34,7 +56,9 @@ def launch(config: Config, *, nproc: int, resume: Path | str | None = None, star
         return read_result(file)
 
 
-def launch_ranks(plan: LaunchPlan, config: Config, start: Start, words: Sequence[str]) -> int:
+def launch_ranks(
+    plan: LaunchPlan, config: Config, start: Start, words: Sequence[str], *, command: str = "train"
+) -> int:
     """Run the ranks of this node with settings that are resolved here, once, and return their exit code."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     if start.devices:
@@ -42,4 +66,4 @@ def launch_ranks(plan: LaunchPlan, config: Config, start: Start, words: Sequence
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         file = Path(folder) / "config.toml"
         write_config(config, file)
-        return run_ranks(plan, ["train", "--config", str(file), "--timeout", str(start.timeout), *words], environ)
+        return run_ranks(plan, [command, "--config", str(file), "--timeout", str(start.timeout), *words], environ)

@@ -143,6 +143,8 @@ class Config:
     """Parts of the global batch for --exact bitwise and --batch-norm ghost; the same at every world size."""
     compress: Annotated[Literal["none", "fp16", "bf16", "powersgd"], Parameter(group=MACHINE)] = "none"
     """Send gradients in fewer bytes."""
+    bucket_mb: Annotated[float | None, Parameter(group=MACHINE)] = None
+    """Megabytes of gradients that ddp sends at once; 25, and 1 for the first, when not given."""
     check_replicas: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
     """Compare the weights of all ranks, bit by bit, every so many steps; every checkpoint does so anyway."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
@@ -158,6 +160,8 @@ class Config:
     """Trackers beside console and metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
     log_every: Annotated[Whole, Parameter(group=WATCH)] = 50
     """Steps between two records of the training metrics."""
+    profile: Annotated[bool, Parameter(group=WATCH, negative="")] = False
+    """First measure steps with and without communication, and the link, for paceline explain and predict."""
     eval_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
     """When to evaluate: 1 (epochs), "2 epochs" or "500 steps"."""
     save_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
@@ -211,8 +215,7 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 
 CHANGEABLE = frozenset({
     "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "check_replicas", "device",
-    "threads",
-    "run", "runs_dir", "track", "log_every", "eval_every", "save_every", "keep", "save_async",
+    "threads", "run", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
 
@@ -251,7 +254,7 @@ def _check_least(config: Config) -> None:
 
 
 def _check_numbers(config: Config) -> None:
-    for name in ("lr", "clip", "decay_rate"):
+    for name in ("lr", "clip", "decay_rate", "bucket_mb"):
         value = getattr(config, name)
         if value is not None and not 0 < value < float("inf"):
             raise SettingError(name, f"is {value}, but must be a number above 0")

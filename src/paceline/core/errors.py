@@ -73,6 +73,10 @@ class RanksError(PacelineError):
     """The ranks did not find each other, do not agree, or one of them stopped answering."""
 
 
+class LostRankError(RanksError):
+    """Another rank went, and this one follows: not the first cause of a failure."""
+
+
 class DivergedError(PacelineError):
     """The loss stopped being a finite number."""
 

@@ -22,7 +22,7 @@ from paceline.core.config import SETTINGS, Config, flag
 from paceline.core.errors import ConfigError, SettingError
 from paceline.core.interval import Interval
 from paceline.core.names import suggestion
-from paceline.core.start import START_SETTINGS
+from paceline.core.start import START_SETTINGS, Start
 
 PREFIX = "PACELINE_"
 KNOWN = (*SETTINGS, *START_SETTINGS)
@@ -50,6 +50,7 @@ class Layers:
         self._environ = environ
         self._find_files = find_files
         self._places: dict[str, str] = {}
+        self._types = get_type_hints(Config) | get_type_hints(Start)
 
     def __call__(self, _app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Fill in what the flags left open."""
@@ -72,8 +73,8 @@ class Layers:
     def _fill(self, by_name: Mapping[str, Argument], values: dict[str, Any], place: Callable[[str], str]) -> None:
         for key, value in values.items():
             argument = by_name.get(key)
-            if argument is None or argument.tokens:
-                continue
+            if argument is None or argument.tokens or argument.hint != self._types[key]:
+                continue  # a flag of another type is another thing: `data pack --keep pixels`
             self._places[key] = place(key)
             for index, text in enumerate(_texts(value)):
                 argument.append(Token(keyword=place(key), value=text, source=place(key), index=index))
@@ -143,11 +144,11 @@ def _from_file(file: Path) -> dict[str, Any]:
         if isinstance(value, dict):
             raise ConfigError(f"{file}: [{key}] is a table, but settings are flat", hint=f"write {key} = …")
     settings = {key.replace("-", "_"): value for key, value in values.items()}
+    hints = get_type_hints(Config) | get_type_hints(Start)
     for key, value in settings.items():
-        if isinstance(value, list) and get_origin(get_type_hints(Config)[key]) is not tuple:
-            raise ConfigError(
-                f'{file}: {key}: expected {_expected(get_type_hints(Config)[key])}, got "{", ".join(map(str, value))}"'
-            )
+        if isinstance(value, list) and get_origin(hints[key]) is not tuple:
+            got = ", ".join(map(str, value))
+            raise ConfigError(f'{file}: {key}: expected {_expected(hints[key])}, got "{got}"')
     return settings
 
 

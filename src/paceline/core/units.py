@@ -1,4 +1,6 @@
-"""Numbers as people read them."""
+"""Numbers as people read and write them."""
+
+import re
 
 
 def count(number: int) -> str:
@@ -38,6 +40,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}h {minutes % 60:02d}m"
 
 
+def step_time(seconds: float) -> str:
+    """Return the length of a step or a part of it: "0.25 ms", "48.1 ms" or "1.2 s"."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
 def large(number: float) -> str:
     """Return a large number with three digits that matter: "81.2 M", "8.18 G"."""
     for unit in ("", " k", " M", " G"):
@@ -54,3 +61,49 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.3g} TB"
+
+
+SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
+TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+RATES = {"bit": 1 / 8, "bps": 1 / 8, "bit/s": 1 / 8, "b/s": 1 / 8, "B/s": 1.0, "B": 1.0}
+AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([^\d\s].*)?", re.IGNORECASE)
+
+
+def parse_number(text: str) -> float:
+    """Read "25.6M" as 25,600,000 and "25MiB" as 26,214,400; raise ValueError with what would be right."""
+    value, unit = _split(text, "a number such as 25600000 or 25.6M")
+    unit = unit.lower().removesuffix("b")
+    if unit not in SUFFIXES:
+        raise ValueError("expected a number such as 25600000 or 25.6M")
+    return value * SUFFIXES[unit]
+
+
+def parse_seconds(text: str) -> float:
+    """Read "50us", "0.345" or "1.2 ms" as seconds."""
+    value, unit = _split(text, "a time such as 0.345, 50us or 1.2ms")
+    if unit.lower() not in TIMES and unit:
+        raise ValueError("expected a time such as 0.345, 50us or 1.2ms")
+    return value * TIMES.get(unit.lower(), 1.0)
+
+
+def parse_rate(text: str) -> float:
+    """Read "10gbit", "25 Gb/s" or "12GB/s" as bytes per second; a small b is a bit, a large B a byte."""
+    value, unit = _split(text, "a rate such as 10gbit, 25Gb/s or 12GB/s")
+    scale, rest = (unit[:1].lower(), unit[1:]) if unit[:1].lower() in {"k", "m", "g", "t"} else ("", unit)
+    known = rest if rest in RATES else rest.lower()
+    if known not in RATES:
+        raise ValueError("expected a rate such as 10gbit, 25Gb/s or 12GB/s")
+    return value * SUFFIXES[scale] * RATES[known]
+
+
+def bit_rate(bytes_per_second: float) -> str:
+    """Return a link's speed as people quote it: "9.57 Gbit/s"."""
+    value, _, unit = large(8 * bytes_per_second).partition(" ")
+    return f"{value} {unit}bit/s"
+
+
+def _split(text: str, expected: str) -> tuple[float, str]:
+    match = AMOUNT.fullmatch(text.strip().replace(",", "").replace("_", ""))
+    if match is None:
+        raise ValueError(f"expected {expected}")
+    return float(match[1]), (match[2] or "").strip()

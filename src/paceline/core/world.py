@@ -20,7 +20,9 @@ class World:
     attempt: int = 0
     """How often the launcher has started these ranks again."""
     launch_id: str | None = None
-    """What names this launch, the same in every attempt."""
+    """What names the launch by which this node takes part: the same in every attempt, and never used again."""
+    began: float | None = None
+    """When this process began, in seconds since 1970, where it has no other purpose than the run."""
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import torch
 
-from paceline.core.units import count, plural
+from paceline.core.units import count
 from paceline.engine.job import Job
 from paceline.models.table import num_parameters
-from paceline.parallel.device import describe_device, has_fast_bf16
+from paceline.parallel.device import describe_device, describe_threads, has_fast_bf16
 from paceline.parallel.team import Team
 from paceline.records.environment import cpu_name
 from paceline.records.folder import RunFolder
@@ -18,8 +18,8 @@ OPTIMIZERS = {"sgd": "sgd with Nesterov momentum", "adam": "adam", "adamw": "ada
 def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     """Yield the lines of the header."""
     config, shape = job.config, "×".join(map(str, job.splits.image_shape))
+    threads = describe_threads(team.num_sharing)
     layout = ", channels-last" if job.memory_format is torch.channels_last else ""
-    threads = plural(torch.get_num_threads(), "thread")
     yield f"run      {folder.path}"
     yield f"device   {describe_device(team.device, cpu_name())}, {threads}, {config.precision}{layout}"
     yield f"world    {_world(team)}, mode {job.choice}"

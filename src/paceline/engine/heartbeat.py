@@ -11,7 +11,9 @@ from typing import Any
 from paceline.core.errors import RanksError
 from paceline.core.world import World
 from paceline.engine.clock import Clock
+from paceline.engine.lost import explain_loss
 from paceline.engine.state import Progress
+from paceline.parallel.lost import is_lost
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_rank
@@ -70,10 +72,12 @@ class Heartbeat:
 
 @contextmanager
 def silence_explained(folder: RunFolder, world: World, timeout: float) -> Iterator[None]:
-    """Turn a collective that timed out into a roll-call of all ranks."""
+    """Turn a collective that timed out into a roll-call of all ranks, and a broken one into who went first."""
     try:
         yield
     except RuntimeError as problem:
+        if world.size > 1 and is_lost(str(problem)):
+            raise explain_loss(problem, folder, world) from problem
         if world.size == 1 or not TIMED_OUT.search(str(problem)):
             raise
         files = {rank: read_rank(folder.rank(rank)) for rank in range(world.size)}

@@ -16,7 +16,7 @@ from paceline.core.plan import BatchPlan
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.order import hashed_order
-from paceline.data.split import Split
+from paceline.data.split import SkippingSplit, Split
 from paceline.engine.ema import Ema
 from paceline.engine.ghosts import NO_GHOSTS, Ghosts, Shares
 from paceline.engine.optimizer import build_optimizer
@@ -25,6 +25,7 @@ from paceline.engine.state import Progress
 from paceline.models.check import check_model
 from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
+from paceline.parallel.buckets import BucketWatch
 from paceline.parallel.buffers import average_buffers
 from paceline.parallel.exact.fingerprint import fingerprint
 from paceline.parallel.exact.reducer import Reducer
@@ -83,6 +84,17 @@ class Job:
         if self.ema is not None:
             average_buffers(self.ema.model, team)
 
+    def unreadable(self, team: Team) -> list[str] | None:
+        """Return the images that any rank could not decode so far; None where one stops the run.
+
+        Collective: every rank must call it.
+        """
+        if self.config.bad_images == "fail":
+            return None
+        splits = (self.splits.train, self.splits.valid, self.splits.test)
+        own = {name for split in splits if isinstance(split, SkippingSplit) for name in split.unreadable()}
+        return sorted(set().union(*team.gather(own)))
+
     def shares(self, step: int, team: Team) -> AbstractContextManager[Shares]:
         """Return the context of a step, within which each part of the batch has one of its own."""
         if self.plan.shards is None:
@@ -123,7 +135,7 @@ class Job:
         return Progress.from_dict(state["progress"])
 
 
-def build_job(config: Config, team: Team, *, nproc: int | None = None) -> Job:
+def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: BucketWatch | None = None) -> Job:
     """Build data, model and optimizer: the same weights on every rank. Collective: every rank must call it."""
     choice = choose_mode(config, team.world, devices=num_devices(team.device, nproc))
     refuse_unfit(config, choice)
@@ -133,7 +145,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None) -> Job:
     bare = prepare_model(config, splits, team.device)
     ema = None if config.ema is None else Ema(bare, config.ema)
     model = with_batch_norm(bare, config, team)
-    forward = spread(_compiled(model) if config.compile else model, config, team, choice)
+    forward = spread(_compiled(model) if config.compile else model, config, team, choice, watch)
     return Job(
         config=config,
         device=team.device,

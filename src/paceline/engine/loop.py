@@ -22,7 +22,7 @@ from paceline.core.metrics import Score
 from paceline.data.loader import Request, load_batches
 from paceline.data.order import epoch_order
 from paceline.data.split import Batch
-from paceline.engine.clock import BACKWARD, DATA, EVALUATE, FORWARD, RECORD, SAVE, UPDATE, Clock
+from paceline.engine.clock import COPY, DATA, EVALUATE, EXCHANGE, FORWARD, RECORD, SAVE, UPDATE, Clock
 from paceline.engine.evaluate import evaluate
 from paceline.engine.job import Job
 from paceline.engine.recorder import Recorder
@@ -71,9 +71,10 @@ class Training:
                 self.after_step(lr, save)
                 if self.job.config.check_replicas and progress.step % self.job.config.check_replicas == 0:
                     check()
-                if self.team.poll(stop.asked) and progress.step < plan.total_steps:
-                    self.recorder.share()
-                    save()
+                stopping = self.team.poll(stop.asked) and progress.step < plan.total_steps
+                self.clock.lap(RECORD)
+                if stopping:
+                    self.save(save)
                     return State.STOPPED
                 if progress.stopped_early:
                     break
@@ -137,6 +138,7 @@ class Training:
                 silent = contextlib.nullcontext() if index == last else without_exchange(job.forward)
                 with silent, shares.shard(part.weight):
                     self.backward(part)
+        self.clock.lap(EXCHANGE)
 
     def backward(self, part: Part) -> None:
         """Add the gradient of a part of the batch."""
@@ -144,14 +146,17 @@ class Training:
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         labels = batch.labels.to(job.device, non_blocking=True)
         targets = labels if batch.targets is None else batch.targets.to(job.device, non_blocking=True)
+        clock.lap(COPY)
         with job.autocast(), contextlib.nullcontext() if part.weight else idle(job.model):
             logits = job.forward(images)
             loss = functional.cross_entropy(logits, targets, label_smoothing=job.config.label_smoothing)
         clock.lap(FORWARD)
         if part.weight:
             self.recorder.meter.add(loss, logits, labels)
-        job.scaler.scale(loss if part.weight == 1 else loss * part.weight).backward()
-        clock.lap(BACKWARD)
+        scaled = job.scaler.scale(loss if part.weight == 1 else loss * part.weight)
+        clock.watch(scaled)
+        scaled.backward()
+        clock.lap(EXCHANGE)
 
     def after_step(self, lr: float, save: Save) -> None:
         """Record, evaluate and save, each when it is due."""
@@ -168,11 +173,20 @@ class Training:
         if is_last or job.config.eval_every.due(step=step, steps_per_epoch=every):
             is_best = self.evaluate(ends_epoch=ends_epoch)
         elif ends_epoch:
-            self.recorder.end_epoch(None, is_best=False)
+            self.end_epoch(None, is_best=False)
         if is_best or is_last or job.config.save_every.due(step=step, steps_per_epoch=every):
-            self.recorder.share()
-            save(is_best=is_best)
-            self.clock.lap(SAVE)
+            self.save(save, is_best=is_best)
+
+    def save(self, save: Save, *, is_best: bool = False) -> None:
+        """Save, with all that was counted until here. Collective: every rank must call it."""
+        self.recorder.share()
+        self.clock.lap(RECORD)
+        save(is_best=is_best)
+        self.clock.lap(SAVE)
+
+    def end_epoch(self, valid: Score | None, *, is_best: bool) -> None:
+        """Record an epoch. Collective: every rank must call it."""
+        self.recorder.end_epoch(valid, is_best=is_best, unreadable=self.job.unreadable(self.team))
 
     def evaluate(self, *, ends_epoch: bool) -> bool:
         """Evaluate, record it, and tell whether it is the best so far. Collective: every rank must call it."""
@@ -182,7 +196,7 @@ class Training:
         self.clock.lap(EVALUATE)
         is_best = self.progress.judge(valid)
         if ends_epoch:
-            self.recorder.end_epoch(valid, is_best=is_best)
+            self.end_epoch(valid, is_best=is_best)
         else:
             self.recorder.evaluation("valid", valid, is_best=is_best, seconds=self.clock.seconds - start)
         patience = self.job.config.patience

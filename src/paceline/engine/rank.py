@@ -1,7 +1,7 @@
 """The life of a rank: join, build, restore, train, leave."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +15,11 @@ from paceline.core.load import write_config
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints
-from paceline.engine.clock import Clock
+from paceline.engine.clock import clock_for
 from paceline.engine.header import warnings
 from paceline.engine.heartbeat import silence_explained
 from paceline.engine.job import Job, build_job
+from paceline.engine.profile import NUM_PAIRS, measure_profile, watched_job
 from paceline.engine.run import Run
 from paceline.engine.signals import StopRequest, stop_on_signals
 from paceline.engine.state import Progress
@@ -28,13 +29,18 @@ from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.exact.fingerprint import fingerprint, refuse_other_bits
 from paceline.parallel.network import choose_interface
 from paceline.parallel.team import Team, join
-from paceline.records.entries import Note, RunResult
+from paceline.records.entries import Note, RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below
+from paceline.records.profile import Profile, write_profile
 from paceline.records.reader import read_environments
-from paceline.records.writer import write_json
+from paceline.records.writer import write_json, write_rank
 
 ALONE = Start()
+POWERSGD_BEGINS_ANEW = (
+    "--compress powersgd begins anew: what each rank had still to send is not in a checkpoint, so from here on the "
+    "result differs from that of a run that never stopped"
+)
 MACHINE_SETTINGS = frozenset({"data_dir", "device", "threads", "runs_dir", "workers"})
 
 
@@ -43,10 +49,22 @@ def run_rank(
 ) -> RunResult:
     """Live through a run as one of its ranks, and return how it ended. Collective: every rank must call it."""
     device = choose_device(config.device, world)
-    set_threads(1 if config.threads is None and config.exact == "bitwise" else config.threads, world)
     choose_interface(world, os.environ)
     with stop_on_signals() as stop, join(world, device, timeout=start.timeout) as team:
+        threads = 1 if config.threads is None and config.exact == "bitwise" else config.threads
+        set_threads(threads, num_sharing=team.num_sharing)
         return Beginning(config, team, start).run(stop, resume, show_table=show_table)
+
+
+def profile_rank(
+    config: Config, world: World, *, start: Start = ALONE, num_pairs: int = NUM_PAIRS, trace: bool = False
+) -> tuple[RunFolder, Profile]:
+    """Measure a profile as one of the ranks, and return it with its folder. Collective: every rank must call it."""
+    device = choose_device(config.device, world)
+    choose_interface(world, os.environ)
+    with join(world, device, timeout=start.timeout) as team:
+        set_threads(config.threads, num_sharing=team.num_sharing)
+        return Beginning(config, team, start).profile(num_pairs, trace=trace)
 
 
 class Beginning:
@@ -60,26 +78,54 @@ class Beginning:
 
     def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
         """Agree, build, restore, train. Collective: every rank must call it."""
-        clock, team = Clock(), self.team
+        clock, team = clock_for(self.team.device, began=self.team.world.began), self.team
         team.agree(shared_facts(self.config))
         if self.config.exact == "bitwise":
             team.agree(fingerprint(self.config, team.device))
+        profile = self.measured() if self.config.profile else None
         job = build_job(self.config, team, nproc=self.start.nproc)
-        resume = self.whether_to_resume(resume)
+        launches = self.launches()
+        resume = self.whether_to_resume(resume, launches)
         progress = Progress() if resume is None else restore(job, team, resume, self.notes)
-        folder = team.from_lead(open_folder(job, resume, team.world) if team.is_lead else RunFolder(Path()))
+        folder = team.from_lead(open_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path()))
+        if profile is not None and team.is_lead:
+            write_profile(folder, profile)
         with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
             cautions = [Note(text=text, level="warning") for text in warnings(job)]
             with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
                 return run.live(stop, [*self.notes, *cautions], show_table=show_table)
 
-    def whether_to_resume(self, resume: RunFolder | None) -> RunFolder | None:
+    def measured(self) -> Profile:
+        """Measure a profile before the run begins. Collective: every rank must call it."""
+        with watched_job(self.config, self.team, nproc=self.start.nproc) as (job, watch):
+            return measure_profile(job, self.team, watch)
+
+    def profile(self, num_pairs: int, *, trace: bool) -> tuple[RunFolder, Profile]:
+        """Agree, build, measure: a run that never trains. Collective: every rank must call it."""
+        team, world = self.team, self.team.world
+        team.agree(shared_facts(self.config))
+        launches = self.launches()
+        with watched_job(self.config, team, nproc=self.start.nproc) as (job, watch):
+            folder = team.from_lead(open_folder(job, None, world, launches) if team.is_lead else RunFolder(Path()))
+            with silence_explained(folder, world, self.start.timeout), quiet_unless_lead(folder, world):
+                path = folder.trace(world.rank) if trace else None
+                profile = measure_profile(job, team, watch, num_pairs=num_pairs, trace=path)
+        if team.is_lead:
+            write_profile(folder, profile)
+            write_rank(folder.rank(0), world, State.FINISHED, step=0)
+        return folder, profile
+
+    def whether_to_resume(self, resume: RunFolder | None, launches: set[str]) -> RunFolder | None:
         """Return the run to go on with: the one asked for, or after a restart the one begun. Collective."""
         restarted = self.team.any(self.team.world.attempt > 0)  # nodes of an elastic job count their restarts apart
         if restarted and resume is None and self.team.is_lead:
-            resume = interrupted_run(self.config, self.team.world)
+            resume = interrupted_run(self.config, launches)
         return self.team.from_lead(resume)
+
+    def launches(self) -> set[str]:
+        """Return what names the launches of all nodes; after a restart another may have the lead. Collective."""
+        return {name for name in self.team.gather(self.team.world.launch_id) if name is not None}
 
 
 def shared_facts(config: Config) -> dict[str, Any]:
@@ -90,11 +136,10 @@ def shared_facts(config: Config) -> dict[str, Any]:
     }
 
 
-def interrupted_run(config: Config, world: World) -> RunFolder | None:
-    """Return the run that an earlier attempt of this launch began and saved: a restart goes on with it."""
-    for folder in sorted(list_runs_below(config.runs_dir / config.run_name), key=lambda run: run.path, reverse=True):
-        launches = {environment.get("launch") for environment in read_environments(folder)}
-        if world.launch_id is not None and world.launch_id in launches:
+def interrupted_run(config: Config, launches: set[str]) -> RunFolder | None:
+    """Return the run that an earlier attempt of these launches began and saved: a restart goes on with it."""
+    for folder in list_runs_below(config.runs_dir / config.run_name):
+        if any(launches.intersection(environment.get("launches", ())) for environment in read_environments(folder)):
             return folder if any(folder.checkpoints.glob("step-*.pt")) else None
     return None
 
@@ -118,6 +163,8 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     before = state["config"]
     if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
         notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
+    if job.config.compress == "powersgd" and job.choice.mode == "ddp":
+        notes.append(Note(text=POWERSGD_BEGINS_ANEW, level="warning"))
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -129,12 +176,13 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     return progress
 
 
-def open_folder(job: Job, resume: RunFolder | None, world: World) -> RunFolder:
+def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iterable[str] = ()) -> RunFolder:
     """Make the run folder, or go back to it; write down settings, environment and model. Only the lead calls it."""
     folder = create_run(job.config) if resume is None else resume
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
-    environment |= {"launch": world.launch_id, "told_by": world.told_by}
+    environment |= {"launches": sorted(launches), "told_by": world.told_by}
     environment |= {"world_size": world.size, "mode": str(job.choice)}
+    environment |= {"train_images": job.plan.images}
     try:
         write_config(job.config.resolved(), folder.config)
         write_json(folder.environment, [*read_environments(folder), environment])

@@ -6,15 +6,18 @@ from contextlib import contextmanager
 
 from paceline.core.metrics import Score
 from paceline.core.plan import BatchPlan
-from paceline.engine.clock import PHASES, TRAINING_PHASES, Clock
+from paceline.core.units import plural
+from paceline.engine.clock import RECORD, UPDATE, Clock
 from paceline.engine.meter import Meter, diverged
 from paceline.engine.state import Progress
+from paceline.engine.timings import Timings
 from paceline.engine.watch import Watch
 from paceline.parallel.team import Team
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, SplitName, StepRecord
 from paceline.trackers.base import Guarded, RunInfo, Tracker
 
 SECONDS_BETWEEN_PULSES = 0.5
+MOST_NAMES = 5
 
 
 class Recorder:
@@ -26,9 +29,11 @@ class Recorder:
         self._plan = plan
         self._progress = progress
         self._clock = clock
+        self._timings = Timings(clock, team.world.size)
         self._watch = Watch(team.device)
         self._team = team
         self._own = Score()
+        self._named: set[str] = set()
         self._trackers: list[Guarded] = []
         self._interval = _Mark(clock, plan, progress.step)
         self._epoch = _Mark(clock, plan, progress.step)
@@ -70,12 +75,14 @@ class Recorder:
         self.put(Pulse(step=self._progress.step, epoch=self.epoch, score=score, images_per_s=speed))
 
     def share(self) -> None:
-        """Add up what the ranks counted since the last time. Collective: every rank must call it.
+        """Add up what the ranks counted, scores and times, since the last call. Collective: every rank must call it.
 
         A loss that is not finite anywhere is seen by all ranks here, so that all stop together.
         """
         own, self._own = self._own + self.meter.take(), Score()
-        total = sum(self._team.gather(own), start=Score())
+        scores, laps = zip(*self._team.gather((own, self._timings.take())), strict=True)
+        self._timings.add(laps)
+        total = sum(scores, start=Score())
         if not math.isfinite(total.loss_sum):
             raise diverged(total.loss_sum)
         self._progress.interval_score += total
@@ -84,6 +91,7 @@ class Recorder:
     def step(self, lr: float) -> None:
         """Record the interval that ends with this step. Collective: every rank must call it."""
         self.share()
+        times = self._timings.record(self._progress.step)
         record = StepRecord(
             step=self._progress.step,
             epoch=self.epoch,
@@ -91,15 +99,23 @@ class Recorder:
             lr=lr,
             images_per_s=self._interval.images_per_s(self._progress.step),
             seconds=self._interval.seconds(),
-            phases=self._interval.phases(),
+            phases={phase: by_rank[self._team.world.rank] for phase, by_rank in times.phases.items()},
             utilisation=self._watch.sample(),
         )
         self.put(record)
+        self.put(times)
         self._progress.interval_score = Score()
         self._interval = _Mark(self._clock, self._plan, self._progress.step)
 
-    def end_epoch(self, valid: Score | None, *, is_best: bool) -> None:
-        """Record the epoch that ends with this step."""
+    def end(self) -> None:
+        """Record where the time after the last step went. Collective: every rank must call it."""
+        self._clock.lap(RECORD)
+        self._timings.add(self._team.gather(self._timings.take()))
+        self.put(self._timings.record(self._progress.step))
+
+    def end_epoch(self, valid: Score | None, *, is_best: bool, unreadable: Sequence[str] | None) -> None:
+        """Record the epoch that ends with this step, and name images that were found to be unreadable in it."""
+        self._name(unreadable or ())
         record = EpochRecord(
             step=self._progress.step,
             epoch=self.epoch,
@@ -108,6 +124,7 @@ class Recorder:
             is_best=is_best,
             images_per_s=self._epoch.images_per_s(self._progress.step),
             seconds=self._epoch.seconds(),
+            num_unreadable=None if unreadable is None else len(unreadable),
         )
         self.put(record)
         self._progress.epoch_score = Score()
@@ -117,6 +134,15 @@ class Recorder:
         """Record an evaluation that does not end an epoch."""
         step = self._progress.step
         self.put(EvalRecord(step=step, epoch=self.epoch, split=split, score=score, is_best=is_best, seconds=seconds))
+
+    def _name(self, unreadable: Sequence[str]) -> None:
+        """Name the images that nobody has been told of."""
+        new = [name for name in unreadable if name not in self._named]
+        self._named.update(new)
+        if new:
+            others = f" and {len(new) - MOST_NAMES} more" if len(new) > MOST_NAMES else ""
+            shown = ", ".join(new[:MOST_NAMES])
+            self.warn(f"{plural(len(new), 'image')} could not be decoded, another of the class shown: {shown}{others}")
 
     @property
     def epoch(self) -> int:
@@ -137,13 +163,8 @@ class _Mark:
     def seconds(self) -> float:
         return self._clock.seconds - self._seconds
 
-    def phases(self) -> dict[str, float]:
-        now = self._clock.totals()
-        return {phase: round(now[phase] - self._totals[phase], 6) for phase in PHASES}
-
     def images_per_s(self, step: int) -> float:
         """Return the speed of training since the mark; evaluating and saving do not count as training."""
-        now = self._clock.totals()
-        spent = sum(now[phase] - self._totals[phase] for phase in TRAINING_PHASES)
+        spent = sum(self._clock.totals()[: UPDATE + 1]) - sum(self._totals[: UPDATE + 1])
         images = self._plan.images_done(step) - self._plan.images_done(self._step)
         return images / spent if spent else 0.0

@@ -4,11 +4,12 @@ import os
 
 from paceline.core.errors import CheckpointError, DivergedError, RanksError
 from paceline.core.metrics import Score
-from paceline.core.units import duration
+from paceline.core.units import duration, plural
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
 from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate
 from paceline.engine.evidence import leave_evidence
+from paceline.engine.facts import facts_of_ranks
 from paceline.engine.header import header
 from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
@@ -44,11 +45,13 @@ class Run:
         """Train, test and return how it went. Collective."""
         with self.heartbeat.beating(), self.recorder.to(self.trackers(), self.info()):
             self.introduce(notes, show_table=show_table)
+            self.recorder.put(facts_of_ranks(self.job, self.team, first_step=self.progress.step))
             state = self.train(stop)
             test = self.test() if state is State.FINISHED else None
+            self.recorder.end()
             self.recorder.result = self.result(state, test, stop)
             self.heartbeat.note(state)
-            self.say_how_it_ended(state)
+            self.say_how_it_ended(self.recorder.result)
             return self.recorder.result
 
     def introduce(self, notes: list[Note], *, show_table: bool) -> None:
@@ -130,6 +133,7 @@ class Run:
 
     def result(self, state: State, test: Score | None, stop: StopRequest) -> RunResult:
         """Return the end of the run in numbers. Collective: every rank must call it."""
+        unreadable = self.job.unreadable(self.team)
         return RunResult(
             folder=self.folder.path,
             state=state,
@@ -139,11 +143,14 @@ class Run:
             test=test,
             seconds=self.clock.seconds,
             signal=None if state is State.FINISHED else max(self.team.gather(int(stop.signal or 0))),
+            num_unreadable=None if unreadable is None else len(unreadable),
         )
 
-    def say_how_it_ended(self, state: State) -> None:
+    def say_how_it_ended(self, result: RunResult) -> None:
         """Tell the user what there is now, and what to type next."""
-        if state is State.STOPPED:
+        if result.num_unreadable:
+            self.recorder.warn(f"{plural(result.num_unreadable, 'image')} of this data set could not be decoded")
+        if result.state is State.STOPPED:
             self.recorder.say(
                 f"stopped after step {self.progress.step} of {self.job.plan.total_steps}, saved; "
                 f"to go on: paceline train --resume {self.folder.path}"

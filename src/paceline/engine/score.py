@@ -16,7 +16,7 @@ def score_checkpoint(config: Config, folder: RunFolder, *, checkpoint: str, spli
     """Evaluate a checkpoint of a run on one of its splits."""
     state = load_checkpoint(Checkpoints(folder.checkpoints, keep=config.keep).named(checkpoint))
     world = World()
-    set_threads(config.threads, world)
+    set_threads(config.threads, num_sharing=1)
     with join(world, choose_device(config.device, world)) as team:
         job = build_job(config, team)
         job.restore(state)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import FrameType
 import psutil
 
 from paceline.core.errors import ExitCode, RanksError
+from paceline.launch.echo import place_to_print
 from paceline.launch.plan import LaunchPlan
 from paceline.records.reports import VARIABLE, Report, read_reports
 
@@ -29,22 +31,23 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Start the ranks of this node, wait for them, and return the exit code that tells how they ended."""
     wait_for_meeting(plan)
-    with tempfile.TemporaryDirectory(prefix="paceline-") as name:
+    with tempfile.TemporaryDirectory(prefix="paceline-") as name, place_to_print() as place:
         folder = Path(name)
         ours = {
             VARIABLE: name,
-            STDERR: f"/proc/{os.getpid()}/fd/2",
+            STDERR: place.stderr,
             "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(plan.threads)),
             # Without it, ranks that torchrun starts again read addresses of dead ones from its store.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         }
         with (folder / "torchrun.log").open("wb") as log:
             agent = subprocess.Popen(
                 plan.command(words),
                 env=dict(environ) | ours,
+                stdout=place.stdout,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on once
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - the launcher has no threads
             )
             watch = _Watch(agent, folder, max_restarts=plan.max_restarts)
             code = watch.wait()
@@ -66,7 +69,8 @@ class _Watch:
         self._started: set[psutil.Process] = set()
 
     def wait(self) -> int:
-        before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
+        in_main_thread = threading.current_thread() is threading.main_thread()  # others get no signals
+        before = {number: signal.signal(number, self._pass_on) for number in FORWARDED if in_main_thread}
         try:
             while True:
                 try:
@@ -160,7 +164,7 @@ def _tell_consequences(reports: list[Report]) -> None:
 
 
 def _first_line(report: Report) -> str:
-    if "gloo" in report.message or "Connection closed" in report.message:
+    if report.follows:
         return "lost its connection to a rank that had gone"
     return report.message.splitlines()[0][:200]
 
@@ -205,6 +209,7 @@ def wait_for_meeting(plan: LaunchPlan) -> None:
                 ) from cause
             time.sleep(0.2)
         else:
+            print(f"node {plan.node_rank} joins node 0 at {plan.rendezvous}, which shows the progress", flush=True)  # noqa: T201
             return
 
 

@@ -17,6 +17,17 @@ from paceline.core.world import World
 from paceline.parallel.detect import in_slurm_task, slurm_meeting
 
 
+def going_with_us(module: str) -> list[str]:
+    """Return the words that run a module in a process which stops in good order when we go, however we go.
+
+    PR_SET_PDEATHSIG is 1. It is asked for by the new process: between fork and exec, Python code may hang when there
+    are threads, as in a notebook.
+    """
+    asking = "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+    running = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-c", asking + running]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
     """The ranks of one node, and how its launcher meets those of other nodes."""
@@ -32,7 +43,7 @@ class LaunchPlan:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """Return the torch.distributed.run command whose ranks run `paceline` with these words."""
-        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={self.nproc}"]
+        torchrun = [*going_with_us("torch.distributed.run"), f"--nproc-per-node={self.nproc}"]
         torchrun += [f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
         return [*torchrun, *self._meeting(), "-m", "paceline", *words]
 

@@ -1,18 +1,17 @@
 """Gradients that travel in fewer bytes: communication hooks of DDP, on CPU and GPU alike."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
 
-from paceline.parallel.team import Team
+from paceline.parallel.buckets import Hook
 
-Compression = Literal["fp16", "bf16", "powersgd"]
+Compression = Literal["none", "fp16", "bf16", "powersgd"]
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FACTOR_RANK = 4
@@ -20,18 +19,19 @@ NUM_PLAIN_STEPS = 10
 """Steps before PowerSGD begins: the first gradients steer most."""
 
 
-def register_compression(ddp_model: DistributedDataParallel, kind: Compression, team: Team) -> None:
-    """Let the gradients of a model travel compressed. All ranks still get the same bits.
+def exchange_hook(kind: Compression, world_size: int) -> tuple[Any, Hook]:
+    """Return the state and the hook by which DDP averages gradients. All ranks get the same bits.
 
     fp16 and bf16 halve the bytes. The sum itself is of 16-bit numbers, so the error grows with the number of ranks; up
     to three it is below 2^-10 of the gradient's length in fp16 and 2^-7 in bf16. fp16 loses gradients below 6e-8.
     powersgd sends two factors of rank 4 in place of a matrix and keeps the error for the next step, so a resumed run
     starts with an error of zero.
     """
+    if kind == "none":
+        return world_size, average_whole
     if kind == "powersgd":
-        ddp_model.register_comm_hook(PowerSGD(team.world.size), average_factors)
-    else:
-        ddp_model.register_comm_hook(Narrowing(team.world.size, DTYPES[kind]), average_narrow)
+        return PowerSGD(world_size), average_factors
+    return Narrowing(world_size, DTYPES[kind]), average_narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,12 @@ class Narrowing:
 
     world_size: int
     dtype: torch.dtype
+
+
+def average_whole(world_size: int, bucket: GradBucket) -> Future[Tensor]:
+    """Average a bucket over the ranks as it is. Collective: DDP calls it on every rank in the same order."""
+    whole = bucket.buffer().div_(world_size)
+    return _started(whole).then(lambda _: whole)
 
 
 def average_narrow(state: Narrowing, bucket: GradBucket) -> Future[Tensor]:

@@ -45,13 +45,24 @@ def seed_random(device: torch.device, key: int) -> None:
         torch.cuda.manual_seed(key >> 1)
 
 
-def set_threads(threads: int | None, world: World) -> int:
+def set_threads(threads: int | None, *, num_sharing: int) -> int:
     """Give this rank the threads asked for by --threads or OMP_NUM_THREADS, or else its share of the cores."""
-    shared = max(1, len(os.sched_getaffinity(0)) // world.local_size)
+    shared = max(1, len(cores()) // num_sharing)
     asked = os.environ.get("OMP_NUM_THREADS", "")
     number = threads or (int(asked) if asked.isdigit() and int(asked) else shared)
     torch.set_num_threads(number)
     return number
+
+
+def cores() -> frozenset[int]:
+    """Return the cores that this process may run on."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def describe_threads(num_sharing: int) -> str:
+    """Return how the cores of this machine are shared out: "2 ranks × 1 thread of 2 cores"."""
+    ranks = f"{num_sharing} ranks × " if num_sharing > 1 else ""
+    return f"{ranks}{plural(torch.get_num_threads(), 'thread')} of {plural(len(cores()), 'core')}"
 
 
 def describe_device(device: torch.device, cpu: str) -> str:

@@ -36,10 +36,15 @@ def open_store(world: World, timeout: float) -> dist.Store | None:
 
 
 def roll_call(store: dist.Store, world: World, timeout: float) -> None:
-    """Wait until every rank has said that it is here; name those who have not, or who count differently."""
+    """Wait until every rank has said that it is here; name those who have not, came twice, or count differently."""
     deadline = time.monotonic() + timeout
     missing = set(range(world.size))
     try:
+        if store.add(f"came/{world.rank}", 1) > 1:
+            raise RanksError(
+                f"{world.meeting}: another process says that it is rank {world.rank} too",
+                hint=f"give every process a --rank of its own, from 0 to {world.size - 1}",
+            )
         store.set(f"here/{world.rank}", str(world.size))
         while missing:
             for rank in sorted(missing):

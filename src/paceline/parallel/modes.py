@@ -16,7 +16,8 @@ from paceline.core.errors import ConfigError
 from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.batchnorm import synchronise_batch_norm
-from paceline.parallel.compress import register_compression
+from paceline.parallel.buckets import BucketWatch
+from paceline.parallel.compress import exchange_hook
 from paceline.parallel.team import Team
 from paceline.parallel.threads import ThreadedParallel
 
@@ -73,13 +74,16 @@ def with_batch_norm(model: nn.Module, config: Config, team: Team) -> nn.Module:
     return model
 
 
-def spread(model: nn.Module, config: Config, team: Team, choice: ModeChoice) -> nn.Module:
+def spread(
+    model: nn.Module, config: Config, team: Team, choice: ModeChoice, watch: BucketWatch | None = None
+) -> nn.Module:
     """Return what to call in place of the model. Collective: every rank must call it.
 
     Where bits must not depend on the ranks, that is the model itself, and gradients are left to the exact reducer.
+    Buckets that are to be watched make even a lone rank one of ddp.
     """
-    if choice.mode == "ddp" and config.exact == "order":
-        return _distributed(model, config, team)
+    if (choice.mode == "ddp" and config.exact == "order") or watch is not None:
+        return _distributed(model, config, team, watch)
     if choice.mode == "fsdp":
         fully_shard(model)
     if choice.mode == "dp" and choice.devices > 1:
@@ -110,7 +114,7 @@ def _unsynchronised(module: FSDPModule) -> Any:
         module.set_requires_gradient_sync(True)
 
 
-def _distributed(model: nn.Module, config: Config, team: Team) -> DistributedDataParallel:
+def _distributed(model: nn.Module, config: Config, team: Team, watch: BucketWatch | None) -> DistributedDataParallel:
     """Buffers are not broadcast: they are averaged before they are used or saved."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # newer torch calls it forward_sync_buffers, older does not
@@ -119,10 +123,14 @@ def _distributed(model: nn.Module, config: Config, team: Team) -> DistributedDat
             device_ids=None if team.device.type == "cpu" else [team.device.index],
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
+            bucket_cap_mb=config.bucket_mb,
             static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and ":" not in config.model,
         )
-    if config.compress != "none":
-        register_compression(wrapped, config.compress, team)
+    state, hook = exchange_hook(config.compress, team.world.size)
+    if watch is not None:
+        watch.install(wrapped, hook, state)
+    elif config.compress != "none":  # DDP averages whole gradients without the help of Python
+        wrapped.register_comm_hook(state, hook)
     return wrapped
 
 

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from paceline.core.errors import ConfigError, RanksError
+from paceline.core.errors import ConfigError, LostRankError, RanksError
 from paceline.core.world import World
+from paceline.parallel.device import cores
+from paceline.parallel.lost import is_lost, peer_of
 from paceline.parallel.meeting import leave_meeting, open_store
 
 T = TypeVar("T")
@@ -25,6 +27,8 @@ class Team:
     def __init__(self, world: World, device: torch.device, control: Any = None) -> None:
         self.world = world
         self.device = device
+        self.num_sharing = world.local_size
+        """Ranks that share the cores of this one, itself included."""
         self._control = control
         self._vote: tuple[torch.Tensor, dist.Work] | None = None
 
@@ -40,6 +44,11 @@ class Team:
         vote = torch.tensor([int(flag)])
         dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control)
         return bool(vote.item())
+
+    def meet(self) -> None:
+        """Wait until every rank is here. Collective: every rank must call it."""
+        if self.world.size > 1:
+            dist.barrier(group=self._control)
 
     def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Like `any`, but with the flags of the call before, so that nobody waits. Collective."""
@@ -71,6 +80,11 @@ class Team:
         values: list[Any] = [value]
         dist.broadcast_object_list(values, src=0, group=self._control)
         return values[0]
+
+    def count_neighbours(self) -> None:
+        """Find out how many ranks share these cores, which launchers may not say. Collective."""
+        everyone = self.gather((self.world.host, cores()))
+        self.num_sharing = sum(host == self.world.host and bool(theirs & cores()) for host, theirs in everyone)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Refuse to go on when ranks differ in facts that must be the same. Collective: every rank must call it."""
@@ -109,10 +123,26 @@ def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Itera
             f"rank {world.rank} could not join the {world.size} ranks at {_where(world)}: {problem}",
             hint="are all ranks running, and can their hosts reach each other? GLOO_SOCKET_IFNAME names the interface",
         ) from cause
-    yield Team(world, device, control)
-    dist.barrier(group=control)
+    team = Team(world, device, control)
+    team.count_neighbours()
+    with loss_explained():
+        yield team
+        dist.barrier(group=control)
     leave_meeting(world)
     dist.destroy_process_group()
+
+
+@contextmanager
+def loss_explained() -> Iterator[None]:
+    """Say in words that a connection broke because another rank has gone."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if not is_lost(str(problem)):
+            raise
+        raise LostRankError(
+            f"the connection to {peer_of(str(problem))} was lost", hint="look at what the other ranks printed"
+        ) from problem
 
 
 def _where(world: World) -> str:

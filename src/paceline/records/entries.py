@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.core.metrics import Score
+from paceline.records.phases import PhaseRecord, RankFacts
 
 SplitName = Literal["train", "valid", "test"]
 
@@ -55,7 +56,7 @@ class StepRecord:
     images_per_s: float
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
-    """Seconds of the interval by phase."""
+    """Seconds of the interval by phase, on the lead rank."""
     utilisation: dict[str, float] = field(default_factory=dict)
 
 
@@ -70,6 +71,8 @@ class EpochRecord:
     is_best: bool
     images_per_s: float
     seconds: float
+    num_unreadable: int | None = None
+    """Images that could not be decoded so far, on any rank; None where such an image stops the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +87,7 @@ class EvalRecord:
     seconds: float
 
 
-Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord
+Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord | RankFacts | PhaseRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +103,8 @@ class RunResult:
     seconds: float
     signal: int | None = None
     """The signal that stopped it."""
+    num_unreadable: int | None = None
+    """Images that could not be decoded, on any rank; None where such an image stops the run."""
 
 
 def as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, Any]:

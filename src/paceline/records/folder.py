@@ -41,6 +41,16 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def phases(self) -> Path:
+        """Where the time of every rank went: one JSON object per interval."""
+        return self.path / "phases.jsonl"
+
+    @property
+    def profile(self) -> Path:
+        """What `paceline profile` measured."""
+        return self.path / "profile.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
@@ -58,6 +68,10 @@ class RunFolder:
     def rank(self, rank: int) -> Path:
         """The state file of one rank."""
         return self.path / "ranks" / f"rank-{rank:03d}.json"
+
+    def trace(self, rank: int) -> Path:
+        """What torch.profiler saw on a rank."""
+        return self.path / "traces" / f"rank-{rank:03d}.json.gz"
 
     def rank_log(self, rank: int) -> Path:
         """What a rank other than the lead printed."""
@@ -80,18 +94,23 @@ class RunFolder:
 
 def create_run(config: Config) -> RunFolder:
     """Make the next numbered folder under the run's name. Only the lead rank calls it."""
-    parent = config.runs_dir / config.run_name
+    folder = RunFolder(make_numbered(config.runs_dir / config.run_name))
+    for inner in (folder.checkpoints, folder.rank(0).parent):
+        inner.mkdir()
+    return folder
+
+
+def make_numbered(parent: Path) -> Path:
+    """Make the next numbered folder below another."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         taken = [int(path.name) for path in parent.iterdir() if path.name.isdigit()]
         for number in count(max(taken, default=0) + 1):
-            folder = RunFolder(parent / f"{number:03d}")
+            folder = parent / f"{number:03d}"
             try:
-                folder.path.mkdir()
+                folder.mkdir()
             except FileExistsError:
                 continue  # another run was started at the same moment
-            for inner in (folder.checkpoints, folder.rank(0).parent):
-                inner.mkdir()
             return folder
     except OSError as cause:
         raise RunError(

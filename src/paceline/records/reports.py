@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import ExitCode, PacelineError
+from paceline.core.errors import ExitCode, LostRankError, PacelineError
 
 VARIABLE = "_PACELINE_REPORTS"
 """Names the folder for reports; starts with an underscore because it is no setting."""
@@ -34,6 +34,8 @@ class Report:
     """How far the rank had come."""
     attempt: int = 0
     """How often the ranks had been started again."""
+    follows: bool = False
+    """Whether it ended because another rank had gone."""
 
 
 def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
@@ -47,6 +49,7 @@ def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
         hint=None if known is None else known.hint,
         trace=_trace(problem) if known is None else None,
         where=" ".join(getattr(problem, "__notes__", [])),
+        follows=isinstance(problem, LostRankError),
     )
 
 
@@ -56,9 +59,9 @@ def report_stop(signal: int, environ: Mapping[str, str]) -> bool:
 
 
 def read_reports(folder: Path) -> list[Report]:
-    """Return all reports, the earliest first."""
+    """Return all reports, the earliest first; those that followed from another rank's come last."""
     reports = [Report(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
-    return sorted(reports, key=lambda report: report.time)
+    return sorted(reports, key=lambda report: (report.follows, report.time))
 
 
 def _trace(problem: BaseException) -> str:

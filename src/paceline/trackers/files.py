@@ -1,14 +1,20 @@
-"""The records that every run keeps: metrics.jsonl for programs, log.txt for people."""
+"""The records that every run keeps: metrics.jsonl and phases.jsonl for programs, log.txt for people."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, StepRecord, as_json
+from paceline.records.phases import PhaseRecord, RankFacts, read_phases
+from paceline.records.phases import as_json as as_json_of_phases
 from paceline.records.reader import read_metrics
 from paceline.records.writer import replacing
 from paceline.trackers.base import RunInfo
 from paceline.trackers.lines import as_line
+
+RANKS_PER_STEP = 20
+"""An interval of phases.jsonl has at least a step for so many ranks."""
 
 
 class JsonLines:
@@ -34,6 +40,55 @@ class JsonLines:
     def close(self, result: RunResult | None) -> None:
         """Close the file."""
         self._file.close()
+
+
+class PhaseLines:
+    """Where the time went, rank by rank, in a file of its own.
+
+    Many ranks write longer intervals, so that ten thousand steps of a thousand ranks are read in seconds.
+    """
+
+    name = "phases.jsonl"
+
+    def __init__(self) -> None:
+        self._file: TextIO
+        self._pending: PhaseRecord | None = None
+
+    def open(self, run: RunInfo) -> None:
+        """Continue the file at the step that the run continues from."""
+        path = run.folder.phases
+        if path.exists():
+            kept = [entry for entry in read_phases(run.folder) if _last_step(entry) <= run.first_step]
+            _replace(path, [as_json_of_phases(entry) for entry in kept])
+        self._file = _append(path)
+
+    def record(self, entry: Entry) -> None:
+        """Append one line, visible at once, when the interval is long enough."""
+        if isinstance(entry, RankFacts):
+            self._write(entry)
+        elif isinstance(entry, PhaseRecord):
+            is_end = entry.steps == 0
+            if self._pending is not None and not is_end:
+                entry, self._pending = self._pending + entry, None
+            if is_end or entry.steps * RANKS_PER_STEP >= len(entry.seconds):
+                self._flush()
+                self._write(entry)
+            else:
+                self._pending = entry
+
+    def close(self, result: RunResult | None) -> None:
+        """Close the file."""
+        self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        if self._pending is not None:
+            self._write(self._pending)
+            self._pending = None
+
+    def _write(self, entry: RankFacts | PhaseRecord) -> None:
+        self._file.write(json.dumps(as_json_of_phases(entry)) + "\n")
+        self._file.flush()
 
 
 class LogFile:
@@ -65,8 +120,16 @@ class LogFile:
 
 def _drop_lost(run: RunInfo) -> None:
     kept = [record for record in read_metrics(run.folder) if record.get("step", 0) <= run.first_step]
-    with replacing(run.folder.metrics) as scratch:
-        scratch.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+    _replace(run.folder.metrics, kept)
+
+
+def _last_step(entry: RankFacts | PhaseRecord) -> int:
+    return entry.first_step if isinstance(entry, RankFacts) else entry.step
+
+
+def _replace(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    with replacing(path) as scratch:
+        scratch.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def _append(path: Path) -> TextIO:

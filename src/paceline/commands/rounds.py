@@ -1,0 +1,146 @@
+"""The rounds of a benchmark: every contender once per round, in another order each time, every result kept at once."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.analysis.measure import measure
+from paceline.core.config import Config
+from paceline.core.errors import ConfigError, PacelineError, SettingError
+from paceline.core.load import PREFIX, write_config
+from paceline.core.start import Start
+from paceline.core.units import plural, rate
+from paceline.launch.child import run_child
+from paceline.launch.contenders import crowded, fair_threads, prepare
+from paceline.parallel.detect import detect_world
+from paceline.records.bench import Bench, BenchFolder, Contender, create_bench, write_bench
+from paceline.records.folder import RunFolder, list_runs_below
+from paceline.records.reader import read_environments, read_metrics
+
+DEFAULT_STEPS = 60
+Say = Callable[[str], None]
+
+
+class Contest:
+    """A benchmark under way. Only node 0 keeps results; other nodes take part in the runs that need them."""
+
+    def __init__(
+        self, config: Config, start: Start, contenders: list[Contender], *, repeats: int, cut: int | None
+    ) -> None:
+        _refuse_ranks(start)
+        steps = config.steps or DEFAULT_STEPS
+        cut = max(1, steps // 4) if cut is None else cut
+        _check_length(steps, cut, repeats)
+        self.start = start
+        self.is_lead = not start.node_rank
+        self.folder = create_bench(config.runs_dir, config.run_name) if self.is_lead else None
+        self._scratch = Path(tempfile.mkdtemp(prefix="paceline-bench-"))
+        home = BenchFolder(self._scratch) if self.folder is None else self.folder
+        self._log, runs_dir = home.log, home.runs
+        self._threads = fair_threads(config, contenders, os.environ)
+        self._config = replace(config.resolved(), steps=steps, log_every=cut, runs_dir=runs_dir)
+        self.bench = Bench(
+            started=time.time(),
+            settings=replace(config.resolved(), steps=steps, threads=self._threads).as_dict(),
+            steps=steps,
+            cut=cut,
+            repeats=repeats,
+            contenders=contenders,
+        )
+
+    def run(self, say: Say) -> bool:
+        """Run all rounds and tell whether someone stopped them."""
+        caution = crowded(self.bench.contenders, self._threads)
+        if caution is not None:
+            say(f"caution: {caution}")
+        try:
+            self._keep()
+            self._rounds(say)
+        except KeyboardInterrupt:
+            say(f"stopped after {plural(len(self.bench.samples), 'run')}; what was measured is kept")
+            return True
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        return False
+
+    def _rounds(self, say: Say) -> None:
+        count, number = len(self.bench.contenders), 0
+        for round_number in range(self.bench.repeats):
+            for place in range(count):
+                index = (place + round_number) % count
+                contender = self.bench.contenders[index]
+                number += 1
+                if contender.name in self.bench.failures or (contender.nodes == 1 and not self.is_lead):
+                    continue
+                told = self._turn(index, round_number, number)
+                say(f"[{number}/{count * self.bench.repeats}] round {round_number + 1}: {_label(contender)}  {told}")
+
+    def _turn(self, index: int, round_number: int, number: int) -> str:
+        """Run one contender once, keep what it measured, and say it."""
+        contender = self.bench.contenders[index]
+        config = self._config if round_number == 0 else replace(self._config, profile=False)  # once is enough
+        turn = prepare(config, self.start, contender, threads=self._threads, number=number)
+        file = self._scratch / "config.toml"
+        write_config(turn.config, file)
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+        code, said = run_child(["train", "--config", str(file), *turn.words], environ, self._log)
+        if self.folder is None:
+            return "took part" if code == 0 else f"failed: {_reason(said)}"
+        if code != 0:
+            self.bench.failures[contender.name] = _reason(said)
+            self._keep()
+            return f"failed and is out: {self.bench.failures[contender.name]}"
+        run = max(list_runs_below(self.folder.runs / contender.folder_name), key=lambda run: run.path)
+        shutil.rmtree(run.checkpoints, ignore_errors=True)  # a benchmark is about time, and they are large
+        try:
+            where = str(run.path.relative_to(self.folder.path))
+            sample = measure(
+                read_metrics(run), cut=self.bench.cut, contender=index, round_number=round_number, run=where
+            )
+        except PacelineError as problem:
+            self.bench.failures[contender.name] = problem.message
+            return f"failed and is out: {problem.message}"
+        self.bench.samples.append(sample)
+        self._learn(run)
+        self._keep()
+        return f"{rate(sample.images_per_s)} images/s  {rate(1000 * sample.step_s)} ms/step"
+
+    def _learn(self, run: RunFolder) -> None:
+        """Take over from the first run what only a run knows."""
+        if not self.bench.environment:
+            environment = read_environments(run)[0]
+            self.bench.environment.update(environment)
+            self.bench = replace(self.bench, train_images=environment.get("train_images", 0))
+
+    def _keep(self) -> None:
+        if self.folder is not None:
+            write_bench(self.folder, self.bench)
+
+
+def _label(contender: Contender) -> str:
+    return contender.name if contender.scaling is None else f"{contender.name} ({contender.scaling})"
+
+
+def _reason(said: str) -> str:
+    """Return the first thing that a failed run complained of."""
+    lines = [line.removeprefix("paceline: ") for line in said.splitlines() if line.startswith("paceline: ")]
+    return lines[0] if lines else "the run ended without a word; see log.txt"
+
+
+def _refuse_ranks(start: Start) -> None:
+    told_by = "hand" if start.by_hand else detect_world(os.environ, start).told_by
+    if told_by != "nobody":
+        raise ConfigError(
+            f"bench starts its own ranks, but this one was started by {told_by}", hint="start it as one process"
+        )
+
+
+def _check_length(steps: int, cut: int, repeats: int) -> None:
+    if not 0 < cut < steps:
+        raise SettingError("cut", f"is {cut}, but must be at least 1 and below the {steps} steps of a run")
+    if repeats < 1:
+        raise SettingError("repeats", f"is {repeats}, but must be at least 1")

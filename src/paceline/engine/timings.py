@@ -1,0 +1,103 @@
+"""From the laps of every rank to the phases of an interval: who waited for gradients, and who for a later rank."""
+
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paceline.engine.clock import EXCHANGE, LAPS, Clock
+from paceline.records.phases import PHASES, PhaseRecord
+
+OF_THE_PROCESS = np.array([0, 1, 1] + [0] * len(LAPS))
+SHARED = tuple((phase, LAPS.index(phase)) for phase in PHASES if phase in LAPS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Laps:
+    """What one rank's clock counted since the last time."""
+
+    seconds: float
+    totals: list[float]
+    waits: np.ndarray
+    """Seconds between the end of computing and the averaged gradients, step by step."""
+    cpu: float
+    starved: float
+    """Seconds in which the main thread was ready to run and no core was free."""
+
+
+class Timings:
+    """Collects the laps of all ranks until an interval ends."""
+
+    def __init__(self, clock: Clock, world_size: int) -> None:
+        self._clock = clock
+        self._own = self._readings() * OF_THE_PROCESS  # which may be older than the run
+        self._world_size = world_size
+        self._clear()
+
+    def take(self) -> Laps:
+        """Return what this rank's clock counted since the last call."""
+        now = self._readings()
+        since, self._own = now - self._own, now
+        return Laps(
+            seconds=float(since[0]),
+            cpu=float(since[1]),
+            starved=float(since[2]),
+            totals=since[3:].tolist(),
+            waits=np.array(self._clock.take_waits(), dtype=np.float32),
+        )
+
+    def add(self, laps: Sequence[Laps]) -> None:
+        """Add what all ranks counted.
+
+        All ranks have the averaged gradients at the same moment, so the one that waited least was the last to arrive:
+        what it waited is communication, and what the others waited longer is waiting for it.
+        """
+        waits = np.array([rank.waits for rank in laps], dtype=np.float64)
+        if waits.size and self._world_size > 1:
+            self._straggler += (waits - waits.min(axis=0)).sum(axis=1)
+            self._last += np.bincount(waits.argmin(axis=0), minlength=self._world_size)
+        self._steps += waits.shape[1]
+        self._rows += np.array([[rank.seconds, rank.cpu, rank.starved, *rank.totals] for rank in laps])
+
+    def record(self, step: int) -> PhaseRecord:
+        """Return the interval that ends here, and begin the next."""
+        totals = self._rows[:, 3:]
+        phases = {phase: totals[:, lap] for phase, lap in SHARED}
+        phases |= {"communication": totals[:, EXCHANGE] - self._straggler, "straggler": self._straggler}
+        record = PhaseRecord(
+            step=step,
+            steps=self._steps,
+            seconds=_rounded(self._rows[:, 0]),
+            phases={phase: _rounded(phases[phase]) for phase in PHASES},
+            last=self._last.tolist(),
+            cpu=_rounded(self._rows[:, 1]),
+            starved=_rounded(self._rows[:, 2]),
+        )
+        self._clear()
+        return record
+
+    def _readings(self) -> np.ndarray:
+        use = resource.getrusage(resource.RUSAGE_SELF)
+        totals = self._clock.totals()
+        return np.array([self._clock.seconds, use.ru_utime + use.ru_stime, _starved(), *totals])
+
+    def _clear(self) -> None:
+        self._rows = np.zeros((self._world_size, len(self._own)))
+        self._straggler = np.zeros(self._world_size)
+        self._last = np.zeros(self._world_size, dtype=int)
+        self._steps = 0
+
+
+def _starved() -> float:
+    """Return how long the kernel has let the main thread wait for a core; 0 where it does not say."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    """Return seconds to the microsecond."""
+    return (np.round(values, 6) + 0.0).tolist()  # no -0.0

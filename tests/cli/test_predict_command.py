@@ -1,0 +1,68 @@
+"""`paceline predict` from a paper's line, and what it says when it cannot."""
+
+import json
+
+import pytest
+
+LINE = ("--model=resnet50", "--step-time=0.345", "--per-rank-batch=64")
+CLUSTER = ("--ranks=8,64", "--per-node=8", "--link=25gbit", "--intra=nvlink")
+
+
+def test_a_papers_line_gives_two_tables(run):
+    answer = run("predict", *LINE, *CLUSTER, "--images=115M", "--price=2.5")
+    assert answer.code == 0
+    assert "resnet50 with 25.56 M parameters, 0.345 s for 64 images" in answer.out
+    for word in ("efficiency", "exposed", "rule", "break-even link", "time to finish", "cost"):
+        assert word in answer.out
+
+
+def test_programs_get_every_number_with_its_interval(run):
+    rows = [json.loads(line) for line in run("predict", *LINE, *CLUSTER, "--json").out.splitlines()]
+    assert [row["ranks"] for row in rows] == [8, 64]
+    for row in rows:
+        for name in ("step", "throughput", "efficiency", "exposed"):
+            assert row[name]["low"] <= row[name]["value"] <= row[name]["high"]
+    assert rows[0]["efficiency"]["value"] > rows[1]["efficiency"]["value"]
+    assert rows[0]["trivial_step"] == pytest.approx(0.345)
+
+
+def test_images_a_second_and_step_time_say_the_same(run):
+    same = ("--model=resnet50", "--images-per-second", str(64 / 0.345), "--per-rank-batch=64")
+    first, second = (run("predict", *words, *CLUSTER, "--json").out for words in (LINE, same))
+    assert json.loads(first.splitlines()[1])["step"] == pytest.approx(json.loads(second.splitlines()[1])["step"])
+
+
+def test_one_of_our_own_models_and_a_bare_size_will_do(run):
+    speed = ("--step-time=50ms", "--per-rank-batch=64", "--ranks=2", "--link=1gbit")
+    assert run("predict", "--model=resnet20", *speed).code == 0
+    assert run("predict", "--parameters=25.6M", *speed).code == 0
+    assert run("predict", "--model=resnet50", "--gpu=v100", *speed[1:]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "nothing to predict from"),
+        (LINE, "--link is not set"),
+        ((*LINE, "--link=fast"), 'no link "fast"'),
+        ((*LINE, "--link=0gbit"), "carries nothing"),
+        ((*LINE, "--link=1gbit", "--ranks=0"), "--ranks has 0"),
+        ((*LINE, "--link=1gbit", "--per-node=0"), "--per-node is 0"),
+        ((*LINE, "--link=1gbit", "--latency=soon"), '--latency is "soon"'),
+        ((*LINE, "--link=1gbit", "--images=many"), '--images is "many"'),
+        ((*LINE, "--link=1gbit", "--intra=nvlnk"), "did you mean nvlink"),
+        (("--model=resnet5x", "--link=1gbit"), "no model resnet5x"),
+        (("--model=resnet50", "--link=1gbit"), "--per-rank-batch is not set"),
+        (("--model=resnet50", "--link=1gbit", "--per-rank-batch=64"), "how fast one device is"),
+        (("--parameters=none", *LINE[1:], "--link=1gbit"), '--parameters is "none"'),
+        (("--model=resnet50", "--step-time=0", "--per-rank-batch=64", "--link=1gbit"), "more than 0 seconds"),
+        ((*LINE, "--images-per-second=3", "--link=1gbit"), "say the same thing"),
+        ((*LINE, "--link=1gbit", "--global-batch=0"), "--global-batch is 0"),
+        (("nowhere",), "nowhere does not exist"),
+    ],
+)
+def test_what_makes_no_sense_is_said(run, words, message):
+    answer = run("predict", *words)
+    assert answer.code == 2
+    assert message in answer.err
+    assert "Traceback" not in answer.err
