@@ -7,7 +7,7 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab causes lab-packages browser replay check format bench bench-epoch clean
+.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-epoch clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ browser:
 replay: $(READY) lab-packages  ## replay a published table on hosts with shaped links, as root: docs/results/replay.html
 	$(PYTHON) -m benchmarks.replay
 
+campaign: $(READY)  ## 200 random cases of --exact bitwise, 50 with a killed rank: writes docs/results/campaign.md
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.campaign --write $(CAMPAIGN)
+
 check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -74,6 +77,8 @@ bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate, Lightnin
 	$(BENCH)/bin/python -m benchmarks.start_up
 	$(BENCH)/bin/python -m benchmarks.data_augment
 	$(BENCH)/bin/python -m benchmarks.data_decode
+	$(BENCH)/bin/python -m benchmarks.ranks speed
+	$(BENCH)/bin/python -m benchmarks.ranks start
 
 bench-epoch: $(BENCH)/.ready  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)
 	$(BENCH)/bin/python -m benchmarks.cifar_epoch
