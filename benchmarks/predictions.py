@@ -35,10 +35,10 @@ CONFIGURATIONS = {
              (2, 1000), (2, 250)],
 }  # fmt: skip
 EXPLORED = {
-    "emulated": [(2, 130), (2, 300), (2, 850), (3, 150), (3, 350), (4, 150), (4, 300), (4, 500)],
-    "real": [(2, 120), (2, 220), (2, 450), (2, 850)],
+    "emulated": [(3, 350), (4, 150), (4, 500), (2, 850), (2, 130), (2, 300), (3, 150), (4, 300)],
+    "real": [(2, 220), (2, 850), (2, 450), (2, 120)],
 }
-WARM_UP, STEPS = 4, 12
+WARM_UP, STEPS = 3, 9
 LONGEST = 240
 
 
@@ -128,7 +128,7 @@ def main() -> None:
 
 def outcomes(lab: Lab, chosen: list[tuple[int, int]]) -> tuple[float, list[Outcome]]:
     """Profile once, then predict every configuration before it is measured."""
-    run = lab.run("profile", "profile", *PROFILED, "--pairs=10")
+    run = lab.run("profile", "profile", *PROFILED, "--pairs=8")
     bandwidth = float(measured_link(read_profile(run)).bandwidth)
     found = []
     for ranks, mbit in chosen:
