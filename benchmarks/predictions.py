@@ -126,9 +126,9 @@ def main() -> None:
             show(options.workload, *outcomes(Lab(hosts, folder, options.workload), chosen))
 
 
-def outcomes(lab: Lab, chosen: list[tuple[int, int]]) -> tuple[float, list[Outcome]]:
+def outcomes(lab: Lab, chosen: list[tuple[int, int]], *, pairs: int = 8) -> tuple[float, list[Outcome]]:
     """Profile once, then predict every configuration before it is measured."""
-    run = lab.run("profile", "profile", *PROFILED, "--pairs=8")
+    run = lab.run("profile", "profile", *PROFILED, f"--pairs={pairs}")
     bandwidth = float(measured_link(read_profile(run)).bandwidth)
     found = []
     for ranks, mbit in chosen:
