@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
     "compare": ("paceline.commands.compare:compare_command", "Compare two runs or files of weights, tensor by tensor."),
+    "verify": ("paceline.commands.verify:verify_command", "Show that ranks, kills and resumes change no result."),
     "profile": ("paceline.commands.profile:profile_command", "Measure steps, buckets and link, without training."),
     "bench": ("paceline.commands.bench:bench_command", "Compare modes and world sizes at the same work, fairly."),
     "report": ("paceline.commands.report:report_command", "Draw runs or a benchmark as one HTML file."),

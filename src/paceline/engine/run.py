@@ -1,15 +1,19 @@
 """A job in its folder: trains, saves, tests, and says how it ended."""
 
+import os
+
 from paceline.core.errors import CheckpointError, DivergedError, RanksError
 from paceline.core.metrics import Score
 from paceline.core.units import duration, plural
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
 from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate
+from paceline.engine.evidence import leave_evidence
 from paceline.engine.facts import facts_of_ranks
 from paceline.engine.header import header
 from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
+from paceline.engine.kill import die_if_planned
 from paceline.engine.loop import Training
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
@@ -76,6 +80,7 @@ class Run:
 
     def save(self, *, is_best: bool = False) -> None:
         """Save a checkpoint, here or in the background. Collective: every rank must call it."""
+        die_if_planned(os.environ, self.team.world, self.progress.step)
         self.job.settle(self.team)
         self.check_replicas()
         state = self.job.capture(self.progress)
@@ -86,13 +91,17 @@ class Run:
 
     def check_replicas(self) -> None:
         """Make sure that all ranks hold the same bits; shards differ by design. Collective: every rank must call it."""
-        if self.job.choice.mode != "fsdp":
-            mismatches = check_replicas(self.job.model.state_dict().items(), self.team)
-            if mismatches:
-                raise RanksError(
-                    describe(mismatches, self.progress.step),
-                    hint="--check-replicas 1 finds the first step; code that runs on one rank only is a common cause",
-                )
+        if self.job.choice.mode == "fsdp":
+            return
+        tensors = self.job.model.state_dict()
+        mismatches = check_replicas(tensors.items(), self.team)
+        if mismatches:
+            leave_evidence(mismatches, tensors, self.folder, self.team.world, self.progress.step)
+            first, other = (self.folder.rank_tensors(group[0]) for group in mismatches[0].groups[:2])
+            raise RanksError(
+                describe(mismatches, self.progress.step),
+                hint=f"paceline compare {first} {other} shows by how much; --check-replicas 1 finds the first step",
+            )
 
     def load_best(self) -> None:
         """Take over the best checkpoint; only the lead needs to see its file. Collective: every rank must call it."""
