@@ -7,7 +7,7 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-epoch clean
+.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-epoch clean predictions
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ browser:
 
 replay: $(READY) lab-packages  ## replay a published table on hosts with shaped links, as root: docs/results/replay.html
 	$(PYTHON) -m benchmarks.replay
+
+predictions: $(READY)  ## predict steps on shaped links from one profile, then measure them, as root
+	$(PYTHON) -m benchmarks.predictions emulated
+	$(PYTHON) -m benchmarks.predictions real
 
 campaign: $(READY)  ## 200 random cases of --exact bitwise, 50 with a killed rank: writes docs/results/campaign.md
 	OMP_NUM_THREADS=1 $(PYTHON) -m tests.campaign --write $(CAMPAIGN)

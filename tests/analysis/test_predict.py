@@ -7,7 +7,7 @@ import pytest
 
 from paceline.analysis.architectures import even, find_shape, list_shapes
 from paceline.analysis.fabric import Fabric, Link
-from paceline.analysis.links import find_link
+from paceline.analysis.links import find_inside, find_link
 from paceline.analysis.paper import OVERHEAD, Device, buckets_of, paper_doubt, paper_fabric, paper_workload
 from paceline.analysis.predict import Case, Doubt, predict
 from paceline.analysis.simulate import Workload, simulate_step
@@ -100,6 +100,13 @@ def test_links_have_the_names_people_give_them(text, gbit, transport):
     link = find_link(text)
     assert float(link.link.bandwidth) * 8e-9 == pytest.approx(gbit, rel=0.01)
     assert link.transport == transport
+
+
+def test_a_rate_inside_a_node_is_what_it_says():
+    assert find_inside("10 GB/s").link.bandwidth == 10e9
+    assert find_inside("nvlink") == find_link("nvlink")
+    with pytest.raises(ConfigError, match="no link"):
+        find_inside("wire")
 
 
 @pytest.mark.parametrize("text", ["fast", "", "10", "gbit", "10gbit pigeon", "0gbit", "10 parsec"])

@@ -107,3 +107,35 @@ def test_scores_add_up_as_sums_so_that_every_image_counts_once():
 
 def test_a_score_of_no_images_is_zero_rather_than_an_error():
     assert Score().as_dict() == {"loss": 0.0, "top1": 0.0, "top5": 0.0, "images": 0}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (units.parse_number("25.6M"), 25.6e6),
+        (units.parse_number("25MiB"), 25 * 2**20),
+        (units.parse_number("1,281,167"), 1_281_167),
+        (units.parse_seconds("50us"), 50e-6),
+        (units.parse_seconds("1.2 ms"), 1.2e-3),
+        (units.parse_seconds("0.345"), 0.345),
+        (units.parse_rate("10gbit"), 1.25e9),
+        (units.parse_rate("25Gb/s"), 3.125e9),
+        (units.parse_rate("100 mbit"), 12.5e6),
+        (units.parse_rate("12GB/s"), 12e9),
+    ],
+)
+def test_amounts_are_read_as_people_write_them(value, expected):
+    assert value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("read", [units.parse_number, units.parse_seconds, units.parse_rate])
+@pytest.mark.parametrize("text", ["", "much", "-1", "5 parsec", "1.2.3"])
+def test_what_is_no_amount_is_refused_with_an_example(read, text):
+    with pytest.raises(ValueError, match=r"expected a .* such as"):
+        read(text)
+
+
+def test_a_bit_rate_reads_as_links_are_sold():
+    assert units.bit_rate(1.25e9) == "10 Gbit/s"
+    assert units.bit_rate(11.95e6) == "95.6 Mbit/s"
+    assert units.bit_rate(10) == "80 bit/s"

@@ -34,7 +34,7 @@ def write_files(page: str, folder: Path) -> None:
             (folder / name[1]).write_text(block)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/training.md", "docs/report.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/training.md", "docs/report.md", "docs/prediction.md"])
 def test_the_commands_of_a_page_run(page, elsewhere):
     write_files(page, elsewhere)
     words_of_page = commands(page)

