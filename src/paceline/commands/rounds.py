@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from paceline.core.errors import ConfigError, PacelineError, SettingError
 from paceline.core.load import PREFIX, write_config
 from paceline.core.start import Start
 from paceline.core.units import plural, rate
-from paceline.launch.child import run_child
 from paceline.launch.contenders import crowded, fair_threads, prepare
+from paceline.launch.trial import run_train
 from paceline.parallel.detect import detect_world
 from paceline.records.bench import Bench, BenchFolder, Contender, create_bench, write_bench
 from paceline.records.folder import RunFolder, list_runs_below
@@ -58,6 +59,7 @@ class Contest:
         caution = crowded(self.bench.contenders, self._threads)
         if caution is not None:
             say(f"caution: {caution}")
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             self._keep()
             self._rounds(say)
@@ -65,6 +67,7 @@ class Contest:
             say(f"stopped after {plural(len(self.bench.samples), 'run')}; what was measured is kept")
             return True
         finally:
+            signal.signal(signal.SIGTERM, before)
             shutil.rmtree(self._scratch, ignore_errors=True)
         return False
 
@@ -94,9 +97,10 @@ class Contest:
         file = self._scratch / "config.toml"
         write_config(turn.config, file)
         environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-        code, said = run_child(["train", "--config", str(file), *turn.words], environ, self._log)
+        before = self._log.stat().st_size if self._log.exists() else 0
+        code = run_train(["--config", str(file), *turn.words], self._log, environ)
         if code != 0:  # every node sees that it failed, so all go on without it
-            return self._out(contender, _reason(said))
+            return self._out(contender, _reason(self._log.read_bytes()[before:].decode(errors="replace")))
         if self.folder is None:
             return "took part"
         run = max(list_runs_below(self.folder.runs / contender.folder_name), key=lambda run: run.path)
