@@ -138,6 +138,7 @@ class Training:
                 silent = contextlib.nullcontext() if index == last else without_exchange(job.forward)
                 with silent, shares.shard(part.weight):
                     self.backward(part)
+        self.clock.lap(EXCHANGE)
 
     def backward(self, part: Part) -> None:
         """Add the gradient of a part of the batch."""

@@ -37,6 +37,10 @@ from paceline.records.reader import read_environments
 from paceline.records.writer import write_json, write_rank
 
 ALONE = Start()
+POWERSGD_BEGINS_ANEW = (
+    "--compress powersgd begins anew: what each rank had still to send is not in a checkpoint, so from here on the "
+    "result differs from that of a run that never stopped"
+)
 MACHINE_SETTINGS = frozenset({"data_dir", "device", "threads", "runs_dir", "workers"})
 
 
@@ -159,6 +163,8 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     before = state["config"]
     if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
         notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
+    if job.config.compress == "powersgd" and job.choice.mode == "ddp":
+        notes.append(Note(text=POWERSGD_BEGINS_ANEW, level="warning"))
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
