@@ -15,8 +15,8 @@ from paceline.core.errors import ConfigError, PacelineError, SettingError
 from paceline.core.load import PREFIX, write_config
 from paceline.core.start import Start
 from paceline.core.units import plural, rate
+from paceline.launch.child import run_child
 from paceline.launch.contenders import crowded, fair_threads, prepare
-from paceline.launch.trial import run_train
 from paceline.parallel.detect import detect_world
 from paceline.records.bench import Bench, BenchFolder, Contender, create_bench, write_bench
 from paceline.records.folder import RunFolder, list_runs_below
@@ -97,10 +97,9 @@ class Contest:
         file = self._scratch / "config.toml"
         write_config(turn.config, file)
         environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-        before = self._log.stat().st_size if self._log.exists() else 0
-        code = run_train(["--config", str(file), *turn.words], self._log, environ)
+        code, said = run_child(["train", "--config", str(file), *turn.words], environ, self._log)
         if code != 0:  # every node sees that it failed, so all go on without it
-            return self._out(contender, _reason(self._log.read_bytes()[before:].decode(errors="replace")))
+            return self._out(contender, _reason(said))
         if self.folder is None:
             return "took part"
         run = max(list_runs_below(self.folder.runs / contender.folder_name), key=lambda run: run.path)
