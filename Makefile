@@ -3,13 +3,14 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 BENCH  := .venv-bench
+BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lab-packages check format bench clean
+.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-epoch clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # torch comes first and pinned: a resolver that is free to choose takes a CUDA build.
 $(READY): pyproject.toml constraints.txt
@@ -18,16 +19,22 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(READY)  ## train on the embedded digits, evaluate, show the run
-	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --run demo
+demo: $(READY)  ## train on the embedded digits with one rank and with two, evaluate, draw the report
+	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --run demo
 	$(VENV)/bin/paceline eval runs/demo
+	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --run demo-2-ranks --nproc 2 --profile
 	$(VENV)/bin/paceline runs
+	$(VENV)/bin/paceline report demo demo-2-ranks --label "one rank" --label "two ranks" --out runs/demo.html
+	$(VENV)/bin/paceline report demo-2-ranks
 
 test: $(READY)  ## run the tests
 	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile -m "not lab or quick"
 
 lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root
 	$(PYTHON) -m pytest -m lab tests/lab
+
+causes: $(READY) lab-packages  ## plant causes in runs, ten times each, and see whether explain names them, as root
+	$(PYTHON) -m tests.lab.causes --trials 10
 
 # Where this cannot be done, the tests that need it say so and are skipped.
 lab-packages:
@@ -36,6 +43,20 @@ lab-packages:
 		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
 			$(LAB_PACKAGES) >/dev/null || echo "could not install $(LAB_PACKAGES); going on without"; \
 	fi
+
+# A browser for the tests of the report; without one they are skipped and say so.
+browser:
+	@if [ "$$(id -u)" = 0 ] && ! command -v $(BROWSER) >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
+			$(BROWSER) >/dev/null || echo "could not install $(BROWSER); going on without"; \
+	fi
+
+replay: $(READY) lab-packages  ## replay a published table on hosts with shaped links, as root: docs/results/replay.html
+	$(PYTHON) -m benchmarks.replay
+
+campaign: $(READY)  ## 200 random cases of --exact bitwise, 50 with a killed rank: writes docs/results/campaign.md
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.campaign --write $(CAMPAIGN)
 
 check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/ruff format --check .
@@ -48,14 +69,19 @@ $(BENCH)/.ready: pyproject.toml constraints.txt
 	test -x $(BENCH)/bin/python || python3 -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . \
-		lightning accelerate
+		lightning accelerate simplejpeg timm
 	touch $@
 
-bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate and Lightning
+bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate, Lightning, torchvision, timm and Pillow
 	$(BENCH)/bin/python -m benchmarks.loop_overhead
 	$(BENCH)/bin/python -m benchmarks.start_up
+	$(BENCH)/bin/python -m benchmarks.data_augment
+	$(BENCH)/bin/python -m benchmarks.data_decode
 	$(BENCH)/bin/python -m benchmarks.ranks speed
 	$(BENCH)/bin/python -m benchmarks.ranks start
+
+bench-epoch: $(BENCH)/.ready  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)
+	$(BENCH)/bin/python -m benchmarks.cifar_epoch
 
 format: $(READY)  ## rewrite the code the way `make check` wants it
 	$(VENV)/bin/ruff check --fix .

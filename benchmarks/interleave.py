@@ -54,3 +54,12 @@ def show(title: str, outcomes: list[Outcome], *, per: float, unit: str) -> None:
         more, low, high = (100 * (ratio - 1) for ratio in (outcome.ratio, outcome.low, outcome.high))
         middle = f"(middle half {low:+.1f} … {high:+.1f}%)"
         print(f"  {outcome.name:<{width}}  {outcome.median / per:9.1f} {unit}  {more:+6.1f}%  {middle}")
+
+
+def show_rates(title: str, outcomes: list[Outcome]) -> None:
+    """Print a table: images per second from the seconds of one image, and how many times the first one's time it is."""
+    print(f"\n{title}")
+    width = max(len(outcome.name) for outcome in outcomes)
+    for outcome in outcomes:
+        middle = f"(middle half {outcome.low:.2f} … {outcome.high:.2f})"
+        print(f"  {outcome.name:<{width}}  {1 / outcome.median:9,.0f} images/s  {outcome.ratio:6.2f}×  {middle}")

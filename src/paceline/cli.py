@@ -18,14 +18,20 @@ COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or go on with a run that was stopped."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1, top-5, every image once."),
     "compare": ("paceline.commands.compare:compare_command", "Compare two runs or files of weights, tensor by tensor."),
+    "verify": ("paceline.commands.verify:verify_command", "Show that ranks, kills and resumes change no result."),
     "profile": ("paceline.commands.profile:profile_command", "Measure steps, buckets and link, without training."),
     "bench": ("paceline.commands.bench:bench_command", "Compare modes and world sizes at the same work, fairly."),
     "report": ("paceline.commands.report:report_command", "Draw runs or a benchmark as one HTML file."),
+    "explain": ("paceline.commands.explain:explain_command", "Say where the time of a run went and what to try first."),
     "submit": ("paceline.commands.submit:submit_command", "Write the Slurm job that trains, submit it, follow it."),
     "data": ("paceline.commands.data:app", "List the data sets there are; fetch, pack or verify one."),
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
     "recipes": ("paceline.commands.recipes:recipes_command", "List the recipes for paceline train --recipe NAME."),
     "predict": ("paceline.commands.predict:predict_command", "Say what other ranks, links and batches would do."),
+    "doctor": (
+        "paceline.commands.doctor:doctor_command",
+        "Look at devices, folder, clocks and links; say what is wrong.",
+    ),
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 

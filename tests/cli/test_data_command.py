@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline import cli
 from paceline.data.sources.known import Known, Remote
 from tests.data.pictures import write_classes
 
@@ -133,6 +134,44 @@ def test_a_bad_image_stops_packing_or_is_left_out(run, pictures):
     assert answer.code == 0
     assert "set.pack: 23 images" in answer.out
     assert "1 image left out" in answer.out
+
+
+def test_unreadable_images_are_named_counted_and_summed_up(train, pictures):
+    for number in (0, 3):
+        (pictures / "train" / "cat" / f"{number}.jpeg").write_bytes(b"no image")
+    words = ("--data", f"folder:{pictures}", "--image-size=16", "--valid-split=0", "--global-batch=4", "--run=demo")
+    refused = train(*words)
+    assert refused.code == 2
+    assert refused.hint.endswith("--bad-images skip")
+    answer = train(*words, "--bad-images=skip", "--workers=1")
+    assert answer.code == 0
+    lines = Path("runs/demo/002/log.txt").read_text().splitlines()
+    told = [line for line in lines if "another of the class" in line]
+    assert len(told) == 1  # once, though both epochs meet them
+    assert told[0].startswith("warning: 2 images could not be decoded")
+    assert "pictures/train/cat/0.jpeg, pictures/train/cat/3.jpeg" in told[0]
+    assert sum("|  2 images unreadable" in line for line in lines) == 2
+    assert "warning: 2 images of this data set could not be decoded" in lines
+    records = [json.loads(line) for line in Path("runs/demo/002/metrics.jsonl").read_text().splitlines()]
+    assert [record["num_unreadable"] for record in records if record["kind"] == "epoch"] == [2, 2]
+
+
+def test_a_sound_folder_has_nothing_to_say_about_unreadable_images(train, pictures):
+    words = ("--data", f"folder:{pictures}", "--image-size=16", "--valid-split=0", "--global-batch=4", "--run=demo")
+    assert train(*words, "--bad-images=skip").code == 0
+    assert "decode" not in Path("runs/demo/001/log.txt").read_text()
+
+
+def test_a_variable_for_training_does_not_reach_a_flag_of_another_kind(pictures, capsys):
+    words = ["data", "pack", f"folder:{pictures}", "set.pack", "--size=32"]
+    assert cli.run(words, {"PACELINE_KEEP": "5"}) == 0
+    assert cli.run(["eval"], {"PACELINE_RUN": "demo"}) == 2
+    assert capsys.readouterr().err.startswith("paceline: eval needs RUN")
+
+
+def test_a_variable_reaches_every_flag_that_means_the_same(elsewhere, capsys):
+    assert cli.run(["data", "list"], {"PACELINE_DATA_DIR": "there"}) == 0
+    assert "there/cifar10" in capsys.readouterr().out
 
 
 def test_a_set_in_memory_is_not_packed(run):

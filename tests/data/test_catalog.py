@@ -65,7 +65,7 @@ def test_what_to_do_about_bad_images_reaches_the_folder(pictures):
     train = open_data(Config(**settings, bad_images="skip")).train
     assert isinstance(train, Decoded)
     assert len(train.fetch(IDS, None).images) == 6
-    assert train.num_bad == 1
+    assert len(train.unreadable()) == 1
 
 
 def test_a_pack_gives_what_its_folder_gives(pictures, tmp_path):

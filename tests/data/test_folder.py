@@ -139,7 +139,7 @@ def test_a_skipped_image_is_counted_and_replaced_by_one_of_its_class(root, caplo
     assert torch.equal(first.images, again.images)
     assert torch.equal(first.images[5], first.images[6])
     assert first.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert train.num_bad == 1
+    assert len(train.unreadable()) == 1
     assert [str(path) in message for message in caplog.messages] == [True]
 
 
@@ -226,7 +226,7 @@ def test_bad_images_that_worker_processes_find_are_counted_here(root):
     assert isinstance(train, Decoded)
     requests = [(np.arange(12), epoch) for epoch in range(2)]
     there = list(load_batches(train, requests, workers=2, pin=False))
-    assert train.num_bad == 1
+    assert len(train.unreadable()) == 1
     here = list(load_batches(train, requests, workers=0, pin=False))
     assert all(torch.equal(one.images, other.images) for one, other in zip(there, here, strict=True))
 
@@ -240,7 +240,7 @@ def test_what_stands_for_a_bad_image_does_not_depend_on_what_was_asked_before(ro
     for ids in ([5], [6, 5], [7, 5, 4]):
         assert torch.equal(one.fetch(np.array(ids), 3).images, other.fetch(np.array(ids), 3).images)
     assert isinstance(one, Decoded)
-    assert one.num_bad == 2
+    assert len(one.unreadable()) == 2
 
 
 def test_an_image_that_is_held_out_never_stands_in_for_a_bad_one(root):

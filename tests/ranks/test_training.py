@@ -18,6 +18,7 @@ from paceline.parallel.team import Team
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
+from tests.data.pictures import write_classes
 from tests.engine.conftest import differences, final_state
 
 VARYING = {"images_per_s", "seconds", "phases", "utilisation"}
@@ -257,3 +258,17 @@ def diverging(team: Team, settings: dict[str, Any]) -> str:
     except DivergedError as problem:
         return problem.message
     return "went on"
+
+
+def test_an_image_that_several_ranks_cannot_read_is_counted_once(ranks, tmp_path):
+    write_classes(tmp_path / "pictures" / "train", ["cat", "dog"], num=6)
+    write_classes(tmp_path / "pictures" / "test", ["cat", "dog"], num=2)
+    for number in (1, 4):
+        (tmp_path / "pictures" / "train" / "cat" / f"{number}.jpeg").write_bytes(b"no image")
+    settings = quick(
+        tmp_path, data=f"folder:{tmp_path / 'pictures'}", image_size=16, valid_split=0, global_batch=4,
+        bad_images="skip", epochs=4,
+    )  # fmt: skip
+    folder = RunFolder(Path(ranks(2).run(live, settings)[0]["folder"]))
+    epochs = [record for record in read_metrics(folder) if record["kind"] == "epoch"]
+    assert [record["num_unreadable"] for record in epochs] == [2, 2, 2, 2]

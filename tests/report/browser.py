@@ -18,7 +18,7 @@ PROBE = """
 onload = () => {
   const page = document.getElementById("page").contentDocument, root = page.documentElement;
   const boxes = [...page.querySelectorAll("svg, .track i")].map(one => one.getBoundingClientRect());
-  const texts = [...page.querySelectorAll(".end, .y, .x, .scale span, .total, dd, td")];
+  const texts = [...page.querySelectorAll("h1, h2, h3, p, li, span, dt, dd, td, figcaption")];
   document.getElementById("answer").textContent = JSON.stringify({
     width: root.clientWidth, needed: root.scrollWidth, figures: page.querySelectorAll("figure").length,
     drawn: boxes.filter(box => box.width > 0 && box.height > 0).length, boxes: boxes.length,
@@ -60,9 +60,8 @@ class Browser:
         """Return the measures of a page, shown so wide and in a colour scheme."""
         wrapper = self._folder / f"wrapper-{next(self._numbers)}.html"
         frame = f'<iframe id="page" style="border:0;width:{width}px;height:3000px;color-scheme:{scheme}"'
-        wrapper.write_text(
-            f'<!doctype html>{frame} srcdoc="{html.escape(text)}"></iframe><pre id="answer"></pre><script>{PROBE}</script>'
-        )
+        frame += f' srcdoc="{html.escape(text)}"></iframe>'
+        wrapper.write_text(f'<!doctype html>{frame}<pre id="answer"></pre><script>{PROBE}</script>')
         found = re.search(r'<pre id="answer">(.*?)</pre>', self.run(wrapper, "--dump-dom").stdout, re.DOTALL)
         assert found is not None
         return json.loads(html.unescape(found[1]))

@@ -4,32 +4,38 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.analysis.split import Split
+from paceline.analysis.phases import TimeSplit, split_time
 from paceline.analysis.story import Story
 from paceline.core.config import Config
 from paceline.records.folder import RunFolder
-from paceline.records.phases import OTHER_PHASES, STEP_PHASES, RankFacts
+from paceline.records.phases import OTHER_PHASES, STEP_PHASES, PhaseRecord, RankFacts
 from paceline.records.profile import Bucket, Profile, RankSteps
 from paceline.records.reader import RunSummary
 
 PHASES = {"data": 1, "copy": 0.5, "forward": 20, "backward": 45, "communication": 30, "straggler": 2, "update": 1.5}
 
 
-def make_split(*, ranks: int = 2, steps: int = 100, hosts: int = 1, **milliseconds: float) -> Split:
+def make_split(*, ranks: int = 2, steps: int = 100, hosts: int = 1, **milliseconds: float) -> TimeSplit:
     """Return ranks that are alike but for a straggler: the last one computes a fifth longer."""
     per_step = PHASES | milliseconds
-    totals = {phase: np.full(ranks, steps * per_step[phase] / 1000) for phase in STEP_PHASES}
-    totals |= {phase: np.full(ranks, 0.5) for phase in OTHER_PHASES}
+    phases = {phase: np.full(ranks, steps * per_step[phase] / 1000) for phase in STEP_PHASES}
+    phases |= {phase: np.full(ranks, 0.5) for phase in OTHER_PHASES}
     if ranks > 1:
-        totals["backward"][-1] *= 1.2
-        totals["straggler"][-1] = 0
+        phases["backward"][-1] *= 1.2
+        phases["straggler"][-1] = 0
     facts = RankFacts(
         first_step=0, hosts=[f"node{rank * hosts // ranks + 1}" for rank in range(ranks)], threads=[1] * ranks,
         cores=[2] * ranks, mode="ddp" if ranks > 1 else "single", device="cpu", parameters=272_186,
         gradient_bytes=1_088_744, global_batch=128,
     )  # fmt: skip
-    wall = sum(float(values.mean()) for values in totals.values())
-    return Split(facts=facts, steps=steps, wall=wall, totals=totals)
+    record = PhaseRecord(
+        step=steps, steps=steps, seconds=sum(phases.values(), start=np.full(ranks, 0.01)).tolist(),
+        phases={phase: values.tolist() for phase, values in phases.items()}, last=[0] * ranks, cpu=[1.0] * ranks,
+        starved=[0.0] * ranks,
+    )  # fmt: skip
+    split = split_time([facts, record])
+    assert split is not None
+    return split
 
 
 def make_profile(*, ranks: int = 2, buckets: int = 4) -> Profile:
@@ -62,14 +68,14 @@ def make_records(epochs: int = 5, per_epoch: int = 10) -> list[dict]:
         shared = {"step": step, "epoch": epoch, "images_per_s": 1000.0, "seconds": 1.0}
         records.append({"kind": "step", "loss": loss, "top1": top1, "lr": 0.1 / epoch, "images": 1280, **shared})
         records.append(
-            {"kind": "epoch", "train_loss": loss, "train_top1": top1, "valid_loss": loss * 1.1, "valid_top1": top1 - 0.02,
-             "valid_top5": 1.0, "is_best": True, **shared}
+            {"kind": "epoch", "train_loss": loss, "train_top1": top1, "valid_loss": loss * 1.1,
+             "valid_top1": top1 - 0.02, "valid_top5": 1.0, "is_best": True, **shared}
         )  # fmt: skip
     return records
 
 
 def make_story(
-    label: str = "demo/001", *, split: Split | None = None, profile: Profile | None = None, **config
+    label: str = "demo/001", *, split: TimeSplit | None = None, profile: Profile | None = None, **config
 ) -> Story:
     """Return a run that has finished."""
     score = {"loss": 0.1, "top1": 0.986, "top5": 1.0, "images": 360, "epoch": 5}

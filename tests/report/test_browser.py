@@ -29,8 +29,8 @@ def test_a_page_is_drawn_whole_on_a_desk_and_on_a_phone_in_both_themes(browser, 
     for width, scheme in ((1100, "light"), (PHONE, "dark")):
         measures = browser.inspect(pages[name], width=width, scheme=scheme)
         assert measures["width"] == width
-        assert measures["needed"] <= width, "no sideways scrolling"
         assert measures["outside"] == []
+        assert measures["needed"] <= width, "no sideways scrolling"
         assert measures["drawn"] == measures["boxes"] > 10
         assert measures["figures"] >= 4
         assert measures["unnamed"] == measures["scripts"] == 0

@@ -1,6 +1,7 @@
 """Records as lines: the same words on the terminal and in log.txt."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ EPOCH = EpochRecord(step=20, epoch=2, train=SCORE, valid=VALID, is_best=True, im
         (
             EpochRecord(step=20, epoch=2, train=SCORE, valid=None, is_best=False, images_per_s=3.14159, seconds=1.0),
             "epoch 2/10  train loss 0.5000  acc 75.00%  |  3.14 images/s",
+        ),
+        (
+            replace(EPOCH, valid=None, num_unreadable=3),
+            "epoch 2/10  train loss 0.5000  acc 75.00%  |  12,346 images/s  |  3 images unreadable  *",
+        ),
+        (
+            replace(EPOCH, valid=None, num_unreadable=0),
+            "epoch 2/10  train loss 0.5000  acc 75.00%  |  12,346 images/s  *",
         ),
         (
             EvalRecord(step=15, epoch=2, split="valid", score=VALID, is_best=True, seconds=1.0),

@@ -95,7 +95,7 @@ class _Adder:
 
     def sums(self) -> Sums:
         seconds, cpu, starved, last = self.table[:4]
-        phases = dict(zip(PHASES, self.table[4:], strict=True))
+        phases: dict[str, Ranks] = dict(zip(PHASES, self.table[4:], strict=True))
         phases[REMAINDER] = seconds - self.table[4:].sum(axis=0)
         return Sums(steps=self.steps, seconds=seconds, phases=phases, last=last, cpu=cpu, starved=starved)
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.analysis.split import Split
+from paceline.analysis.evidence import Finding
+from paceline.analysis.explain import explain
+from paceline.analysis.phases import TimeSplit
 from paceline.core.units import plural, rate
 from paceline.records.profile import Profile
 from paceline.records.reader import RunSummary
@@ -28,7 +30,7 @@ class Story:
     label: str
     summary: RunSummary
     records: list[dict[str, Any]]
-    split: Split | None
+    split: TimeSplit | None
     profile: Profile | None
     environments: list[dict[str, Any]]
 
@@ -36,7 +38,7 @@ class Story:
     def num_ranks(self) -> int:
         """Ranks of its last start."""
         if self.split is not None:
-            return self.split.num_ranks
+            return self.split.world_size
         return self.environments[-1].get("world_size", 1) if self.environments else 1
 
     @property
@@ -49,7 +51,12 @@ class Story:
         """Seconds for an image, over all ranks together; None before the first step."""
         if self.split is None:
             return None
-        return float(self.split.step_seconds.mean()) / self.summary.config.global_batch
+        return float(self.split.steady.step.mean()) / self.summary.config.global_batch
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What limits it, the dearest first, as `paceline explain` says."""
+        return () if self.split is None else explain(self.split, self.summary.config, self.profile)
 
     @property
     def where(self) -> str:
@@ -81,15 +88,15 @@ def contrast(first: Story, second: Story) -> str | None:
     if ratio < 1 + SAME:
         return f"{fast.label} and {slow.label} are equally fast, within {100 * (ratio - 1):.0f}%"
     gains = {
-        phase: float(slow.split.per_step(phase).mean()) / slow.summary.config.global_batch
-        - float(fast.split.per_step(phase).mean()) / fast.summary.config.global_batch
+        phase: float(slow.split.steady.per_step(phase).mean()) / slow.summary.config.global_batch
+        - float(fast.split.steady.per_step(phase).mean()) / fast.summary.config.global_batch
         for phase in PHASE_WORDS
     }
     cause = max(gains, key=lambda phase: gains[phase])
-    seconds = slow.split.per_step(cause).mean()
+    seconds = slow.split.steady.per_step(cause).mean()
     share = min(1.0, gains[cause] / sum(value for value in gains.values() if value > 0))
     return (
-        f"{slow.label} takes {ratio:.1f}× as long for an image as {fast.label}: {PHASE_WORDS[cause]} takes "
-        f"{1000 * seconds:.0f} of the {1000 * slow.split.step_seconds.mean():.0f} ms of a step "
-        f"and makes {100 * share:.0f}% of the difference"
+        f"an image takes {ratio:.1f}× as long with {slow.label} as with {fast.label}: {PHASE_WORDS[cause]} is "
+        f"{1000 * seconds:.0f} of the {1000 * slow.split.steady.step.mean():.0f} ms of a step "
+        f"and {100 * share:.0f}% of the difference"
     )

@@ -143,6 +143,8 @@ class Config:
     """Parts of the global batch for --exact bitwise and --batch-norm ghost; the same at every world size."""
     compress: Annotated[Literal["none", "fp16", "bf16", "powersgd"], Parameter(group=MACHINE)] = "none"
     """Send gradients in fewer bytes."""
+    bucket_mb: Annotated[float | None, Parameter(group=MACHINE)] = None
+    """Megabytes of gradients that ddp sends at once; 25, and 1 for the first, when not given."""
     check_replicas: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
     """Compare the weights of all ranks, bit by bit, every so many steps; every checkpoint does so anyway."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
@@ -252,7 +254,7 @@ def _check_least(config: Config) -> None:
 
 
 def _check_numbers(config: Config) -> None:
-    for name in ("lr", "clip", "decay_rate"):
+    for name in ("lr", "clip", "decay_rate", "bucket_mb"):
         value = getattr(config, name)
         if value is not None and not 0 < value < float("inf"):
             raise SettingError(name, f"is {value}, but must be a number above 0")

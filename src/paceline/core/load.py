@@ -50,6 +50,7 @@ class Layers:
         self._environ = environ
         self._find_files = find_files
         self._places: dict[str, str] = {}
+        self._types = get_type_hints(Config) | get_type_hints(Start)
 
     def __call__(self, _app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Fill in what the flags left open."""
@@ -72,8 +73,8 @@ class Layers:
     def _fill(self, by_name: Mapping[str, Argument], values: dict[str, Any], place: Callable[[str], str]) -> None:
         for key, value in values.items():
             argument = by_name.get(key)
-            if argument is None or argument.tokens:
-                continue
+            if argument is None or argument.tokens or argument.hint != self._types[key]:
+                continue  # a flag of another type is another thing: `data pack --keep pixels`
             self._places[key] = place(key)
             for index, text in enumerate(_texts(value)):
                 argument.append(Token(keyword=place(key), value=text, source=place(key), index=index))

@@ -40,6 +40,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}h {minutes % 60:02d}m"
 
 
+def step_time(seconds: float) -> str:
+    """Return the length of a step or a part of it: "0.25 ms", "48.1 ms" or "1.2 s"."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
 def large(number: float) -> str:
     """Return a large number with three digits that matter: "81.2 M", "8.18 G"."""
     for unit in ("", " k", " M", " G"):

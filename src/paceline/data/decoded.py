@@ -78,10 +78,9 @@ class Decoded:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def num_bad(self) -> int:
-        """Return how many images turned out to be unreadable so far."""
-        return int(self.bad.sum())
+    def unreadable(self) -> list[str]:
+        """Return the names of the images that could not be decoded so far, here or in a worker process."""
+        return [self.records.name(number) for number in torch.nonzero(self.bad).flatten().tolist()]
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images with these ids, augmented where an epoch is given, normalised always."""

@@ -5,41 +5,69 @@ import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from paceline.data.split import Batch, Ids, Split
+from paceline.data.split import Batch, GroupingSplit, Ids, Split
 
 Request = tuple[Ids, int | None]
 """The ids of a batch, and the epoch (None to evaluate)."""
+Group = Sequence[Request]
+"""Batches of one epoch that are prepared at once."""
 
 
 def load_batches(split: Split, requests: Sequence[Request], *, workers: int, pin: bool) -> Iterator[Batch]:
     """Yield the requested batches in order."""
+    groups = list(grouped(requests, split.group if isinstance(split, GroupingSplit) else 1))
     if workers == 0:
-        return _load_here(split, requests, pin=pin)
-    return _load_ahead(split, requests, workers=workers, pin=pin)
+        return _load_here(split, groups, pin=pin)
+    return _load_ahead(split, groups, workers=workers, pin=pin)
 
 
-def _load_here(split: Split, requests: Sequence[Request], *, pin: bool) -> Iterator[Batch]:
+def grouped(requests: Sequence[Request], most: int) -> Iterator[Group]:
+    """Put consecutive requests of an epoch together, as long as they ask for `most` images at most."""
+    group: list[Request] = []
+    num_ids = 0
     for ids, epoch in requests:
-        batch = split.fetch(ids, epoch)
-        yield batch.pin_memory() if pin else batch
+        if group and (num_ids + len(ids) > most or epoch != group[-1][1]):
+            yield group
+            group, num_ids = [], 0
+        group.append((ids, epoch))
+        num_ids += len(ids)
+    if group:
+        yield group
 
 
-def _load_ahead(split: Split, requests: Sequence[Request], *, workers: int, pin: bool) -> Iterator[Batch]:
+def fetch_group(split: Split, group: Group) -> list[Batch]:
+    """Return the batches of a group, prepared at once: what happens to an image does not depend on its company."""
+    ids, epoch = group[0]
+    if len(group) == 1:
+        return [split.fetch(ids, epoch)]
+    whole = split.fetch(np.concatenate([ids for ids, _ in group]), epoch)
+    ends = np.cumsum([len(ids) for ids, _ in group]).tolist()
+    return [whole.part(slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _load_here(split: Split, groups: Sequence[Group], *, pin: bool) -> Iterator[Batch]:
+    for group in groups:
+        for batch in fetch_group(split, group):
+            yield batch.pin_memory() if pin else batch
+
+
+def _load_ahead(split: Split, groups: Sequence[Group], *, workers: int, pin: bool) -> Iterator[Batch]:
     loader = DataLoader(
-        _Fetcher(split, requests),
+        _Fetcher(split, groups),
         batch_size=None,
         shuffle=False,
-        num_workers=min(workers, len(requests)),
+        num_workers=min(workers, len(groups)),
         pin_memory=pin,
         persistent_workers=False,
         worker_init_fn=_leave_stopping_to_the_rank,
     )
-    for batch in loader:
-        if isinstance(batch, Exception):
-            raise batch
-        yield batch
+    for batches in loader:
+        if isinstance(batches, Exception):
+            raise batches
+        yield from batches
 
 
 def _leave_stopping_to_the_rank(_worker: int) -> None:
@@ -58,19 +86,18 @@ def _leave_stopping_to_the_rank(_worker: int) -> None:
         signal.signal(number, on_signal)
 
 
-class _Fetcher(Dataset[Batch | Exception]):
+class _Fetcher(Dataset[list[Batch] | Exception]):
     """What a worker process holds. A failure travels as a value, so that it arrives with its own message and hint."""
 
-    def __init__(self, split: Split, requests: Sequence[Request]) -> None:
+    def __init__(self, split: Split, groups: Sequence[Group]) -> None:
         self._split = split
-        self._requests = requests
+        self._groups = groups
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._groups)
 
-    def __getitem__(self, index: int) -> Batch | Exception:
-        ids, epoch = self._requests[index]
+    def __getitem__(self, index: int) -> list[Batch] | Exception:
         try:
-            return self._split.fetch(ids, epoch)
+            return fetch_group(self._split, self._groups[index])
         except Exception as problem:  # noqa: BLE001 - handed to the training process, which raises it
             return problem

@@ -11,6 +11,8 @@ from paceline.data.split import Batch, Ids
 
 LARGEST_READY = 16_000_000
 """Pixels of a set that is kept normalised beside its bytes: 64 MB as fp32."""
+GROUP, GROUP_PIXELS = 512, 1 << 21
+"""Images that are prepared at once, and how many pixels they may have together: 8 MB as fp32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +38,11 @@ class InMemory:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def group(self) -> int:
+        """Return how many images are best asked for at once: a step of augmentation costs much per call."""
+        return 1 if self.augmentation is None else max(1, min(GROUP, GROUP_PIXELS // self.images[0].numel()))
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images with these ids, augmented where an epoch is given, normalised always."""

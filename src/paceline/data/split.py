@@ -30,6 +30,11 @@ class Batch(NamedTuple):
         targets = None if self.targets is None else self.targets.pin_memory()
         return Batch(self.images.pin_memory(), self.labels.pin_memory(), targets)
 
+    def part(self, places: slice) -> "Batch":
+        """Return some of the batch, in the memory that it has."""
+        targets = None if self.targets is None else self.targets[places]
+        return Batch(self.images[places], self.labels[places], targets)
+
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
@@ -53,6 +58,25 @@ class MixingSplit(Split, Protocol):
 
     def mixing_only(self, ids: Ids) -> Self:
         """Return the split with second images taken from these alone."""
+        ...
+
+
+@runtime_checkable
+class GroupingSplit(Split, Protocol):
+    """A split that prepares many images at once for less than one batch after the other."""
+
+    @property
+    def group(self) -> int:
+        """Return how many images are best asked for at once; 1 when it makes no difference."""
+        ...
+
+
+@runtime_checkable
+class SkippingSplit(Split, Protocol):
+    """A split that may show another image instead of one that cannot be decoded."""
+
+    def unreadable(self) -> list[str]:
+        """Return the names of the images that could not be decoded so far, here or in a worker process."""
         ...
 
 
@@ -84,6 +108,15 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    @property
+    def group(self) -> int:
+        """Return how many images are best asked for at once."""
+        return self._split.group if isinstance(self._split, GroupingSplit) else 1
+
+    def unreadable(self) -> list[str]:
+        """Return the names of the images that could not be decoded so far, those outside the subset included."""
+        return self._split.unreadable() if isinstance(self._split, SkippingSplit) else []
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
         """Return the images that stand at these places of the subset."""

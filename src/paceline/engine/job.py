@@ -16,7 +16,7 @@ from paceline.core.plan import BatchPlan
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.order import hashed_order
-from paceline.data.split import Split
+from paceline.data.split import SkippingSplit, Split
 from paceline.engine.ema import Ema
 from paceline.engine.ghosts import NO_GHOSTS, Ghosts, Shares
 from paceline.engine.optimizer import build_optimizer
@@ -83,6 +83,17 @@ class Job:
         average_buffers(self.model, team)
         if self.ema is not None:
             average_buffers(self.ema.model, team)
+
+    def unreadable(self, team: Team) -> list[str] | None:
+        """Return the images that any rank could not decode so far; None where one stops the run.
+
+        Collective: every rank must call it.
+        """
+        if self.config.bad_images == "fail":
+            return None
+        splits = (self.splits.train, self.splits.valid, self.splits.test)
+        own = {name for split in splits if isinstance(split, SkippingSplit) for name in split.unreadable()}
+        return sorted(set().union(*team.gather(own)))
 
     def shares(self, step: int, team: Team) -> AbstractContextManager[Shares]:
         """Return the context of a step, within which each part of the batch has one of its own."""

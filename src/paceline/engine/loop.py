@@ -138,6 +138,7 @@ class Training:
                 silent = contextlib.nullcontext() if index == last else without_exchange(job.forward)
                 with silent, shares.shard(part.weight):
                     self.backward(part)
+        self.clock.lap(EXCHANGE)
 
     def backward(self, part: Part) -> None:
         """Add the gradient of a part of the batch."""
@@ -172,7 +173,7 @@ class Training:
         if is_last or job.config.eval_every.due(step=step, steps_per_epoch=every):
             is_best = self.evaluate(ends_epoch=ends_epoch)
         elif ends_epoch:
-            self.recorder.end_epoch(None, is_best=False)
+            self.end_epoch(None, is_best=False)
         if is_best or is_last or job.config.save_every.due(step=step, steps_per_epoch=every):
             self.save(save, is_best=is_best)
 
@@ -183,6 +184,10 @@ class Training:
         save(is_best=is_best)
         self.clock.lap(SAVE)
 
+    def end_epoch(self, valid: Score | None, *, is_best: bool) -> None:
+        """Record an epoch. Collective: every rank must call it."""
+        self.recorder.end_epoch(valid, is_best=is_best, unreadable=self.job.unreadable(self.team))
+
     def evaluate(self, *, ends_epoch: bool) -> bool:
         """Evaluate, record it, and tell whether it is the best so far. Collective: every rank must call it."""
         self.job.settle(self.team)
@@ -191,7 +196,7 @@ class Training:
         self.clock.lap(EVALUATE)
         is_best = self.progress.judge(valid)
         if ends_epoch:
-            self.recorder.end_epoch(valid, is_best=is_best)
+            self.end_epoch(valid, is_best=is_best)
         else:
             self.recorder.evaluation("valid", valid, is_best=is_best, seconds=self.clock.seconds - start)
         patience = self.job.config.patience

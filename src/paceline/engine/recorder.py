@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from paceline.core.metrics import Score
 from paceline.core.plan import BatchPlan
+from paceline.core.units import plural
 from paceline.engine.clock import RECORD, UPDATE, Clock
 from paceline.engine.meter import Meter, diverged
 from paceline.engine.state import Progress
@@ -16,6 +17,7 @@ from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse
 from paceline.trackers.base import Guarded, RunInfo, Tracker
 
 SECONDS_BETWEEN_PULSES = 0.5
+MOST_NAMES = 5
 
 
 class Recorder:
@@ -31,6 +33,7 @@ class Recorder:
         self._watch = Watch(team.device)
         self._team = team
         self._own = Score()
+        self._named: set[str] = set()
         self._trackers: list[Guarded] = []
         self._interval = _Mark(clock, plan, progress.step)
         self._epoch = _Mark(clock, plan, progress.step)
@@ -110,8 +113,9 @@ class Recorder:
         self._timings.add(self._team.gather(self._timings.take()))
         self.put(self._timings.record(self._progress.step))
 
-    def end_epoch(self, valid: Score | None, *, is_best: bool) -> None:
-        """Record the epoch that ends with this step."""
+    def end_epoch(self, valid: Score | None, *, is_best: bool, unreadable: Sequence[str] | None) -> None:
+        """Record the epoch that ends with this step, and name images that were found to be unreadable in it."""
+        self._name(unreadable or ())
         record = EpochRecord(
             step=self._progress.step,
             epoch=self.epoch,
@@ -120,6 +124,7 @@ class Recorder:
             is_best=is_best,
             images_per_s=self._epoch.images_per_s(self._progress.step),
             seconds=self._epoch.seconds(),
+            num_unreadable=None if unreadable is None else len(unreadable),
         )
         self.put(record)
         self._progress.epoch_score = Score()
@@ -129,6 +134,15 @@ class Recorder:
         """Record an evaluation that does not end an epoch."""
         step = self._progress.step
         self.put(EvalRecord(step=step, epoch=self.epoch, split=split, score=score, is_best=is_best, seconds=seconds))
+
+    def _name(self, unreadable: Sequence[str]) -> None:
+        """Name the images that nobody has been told of."""
+        new = [name for name in unreadable if name not in self._named]
+        self._named.update(new)
+        if new:
+            others = f" and {len(new) - MOST_NAMES} more" if len(new) > MOST_NAMES else ""
+            shown = ", ".join(new[:MOST_NAMES])
+            self.warn(f"{plural(len(new), 'image')} could not be decoded, another of the class shown: {shown}{others}")
 
     @property
     def epoch(self) -> int:

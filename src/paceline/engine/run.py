@@ -1,15 +1,19 @@
 """A job in its folder: trains, saves, tests, and says how it ended."""
 
+import os
+
 from paceline.core.errors import CheckpointError, DivergedError, RanksError
 from paceline.core.metrics import Score
-from paceline.core.units import duration
+from paceline.core.units import duration, plural
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
 from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate
+from paceline.engine.evidence import leave_evidence
 from paceline.engine.facts import facts_of_ranks
 from paceline.engine.header import header
 from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
+from paceline.engine.kill import die_if_planned
 from paceline.engine.loop import Training
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
@@ -47,7 +51,7 @@ class Run:
             self.recorder.end()
             self.recorder.result = self.result(state, test, stop)
             self.heartbeat.note(state)
-            self.say_how_it_ended(state)
+            self.say_how_it_ended(self.recorder.result)
             return self.recorder.result
 
     def introduce(self, notes: list[Note], *, show_table: bool) -> None:
@@ -76,6 +80,7 @@ class Run:
 
     def save(self, *, is_best: bool = False) -> None:
         """Save a checkpoint, here or in the background. Collective: every rank must call it."""
+        die_if_planned(os.environ, self.team.world, self.progress.step)
         self.job.settle(self.team)
         self.check_replicas()
         state = self.job.capture(self.progress)
@@ -86,13 +91,17 @@ class Run:
 
     def check_replicas(self) -> None:
         """Make sure that all ranks hold the same bits; shards differ by design. Collective: every rank must call it."""
-        if self.job.choice.mode != "fsdp":
-            mismatches = check_replicas(self.job.model.state_dict().items(), self.team)
-            if mismatches:
-                raise RanksError(
-                    describe(mismatches, self.progress.step),
-                    hint="--check-replicas 1 finds the first step; code that runs on one rank only is a common cause",
-                )
+        if self.job.choice.mode == "fsdp":
+            return
+        tensors = self.job.model.state_dict()
+        mismatches = check_replicas(tensors.items(), self.team)
+        if mismatches:
+            leave_evidence(mismatches, tensors, self.folder, self.team.world, self.progress.step)
+            first, other = (self.folder.rank_tensors(group[0]) for group in mismatches[0].groups[:2])
+            raise RanksError(
+                describe(mismatches, self.progress.step),
+                hint=f"paceline compare {first} {other} shows by how much; --check-replicas 1 finds the first step",
+            )
 
     def load_best(self) -> None:
         """Take over the best checkpoint; only the lead needs to see its file. Collective: every rank must call it."""
@@ -124,6 +133,7 @@ class Run:
 
     def result(self, state: State, test: Score | None, stop: StopRequest) -> RunResult:
         """Return the end of the run in numbers. Collective: every rank must call it."""
+        unreadable = self.job.unreadable(self.team)
         return RunResult(
             folder=self.folder.path,
             state=state,
@@ -133,11 +143,14 @@ class Run:
             test=test,
             seconds=self.clock.seconds,
             signal=None if state is State.FINISHED else max(self.team.gather(int(stop.signal or 0))),
+            num_unreadable=None if unreadable is None else len(unreadable),
         )
 
-    def say_how_it_ended(self, state: State) -> None:
+    def say_how_it_ended(self, result: RunResult) -> None:
         """Tell the user what there is now, and what to type next."""
-        if state is State.STOPPED:
+        if result.num_unreadable:
+            self.recorder.warn(f"{plural(result.num_unreadable, 'image')} of this data set could not be decoded")
+        if result.state is State.STOPPED:
             self.recorder.say(
                 f"stopped after step {self.progress.step} of {self.job.plan.total_steps}, saved; "
                 f"to go on: paceline train --resume {self.folder.path}"

@@ -123,6 +123,7 @@ def _distributed(model: nn.Module, config: Config, team: Team, watch: BucketWatc
             device_ids=None if team.device.type == "cpu" else [team.device.index],
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
+            bucket_cap_mb=config.bucket_mb,
             static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and ":" not in config.model,
         )
     state, hook = exchange_hook(config.compress, team.world.size)

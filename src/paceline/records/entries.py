@@ -71,6 +71,8 @@ class EpochRecord:
     is_best: bool
     images_per_s: float
     seconds: float
+    num_unreadable: int | None = None
+    """Images that could not be decoded so far, on any rank; None where such an image stops the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +103,8 @@ class RunResult:
     seconds: float
     signal: int | None = None
     """The signal that stopped it."""
+    num_unreadable: int | None = None
+    """Images that could not be decoded, on any rank; None where such an image stops the run."""
 
 
 def as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, Any]:

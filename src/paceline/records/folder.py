@@ -77,6 +77,10 @@ class RunFolder:
         """What a rank other than the lead printed."""
         return self.rank(rank).with_suffix(".log")
 
+    def rank_tensors(self, rank: int) -> Path:
+        """A rank's version of the tensors in which the ranks differ, where they do."""
+        return self.rank(rank).with_suffix(".pt")
+
     @property
     def name(self) -> str:
         """The run as people call it: name and number."""

@@ -8,12 +8,12 @@ from typing import Any
 
 from paceline.records.folder import RunFolder
 
-STEP_PHASES = ("data", "copy", "forward", "backward", "communication", "straggler", "update")
+STEP_PHASES: tuple[str, ...] = ("data", "copy", "forward", "backward", "communication", "straggler", "update")
 """Of a step: waiting for data; moving it to the device; the passes; waiting for gradients on the way after the backward
 pass has computed everything; waiting there for ranks that are later; applying the gradients."""
-OTHER_PHASES = ("start", "evaluate", "save", "record")
+OTHER_PHASES: tuple[str, ...] = ("start", "evaluate", "save", "record")
 """Around steps: start-up, evaluation, checkpoints; and records, trackers and what ranks tell each other."""
-PHASES = STEP_PHASES + OTHER_PHASES
+PHASES: tuple[str, ...] = STEP_PHASES + OTHER_PHASES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,7 +64,7 @@ def comparison_values(first: Contents, second: Contents, comparison: ContentsCom
         "missing": list(comparison.missing),
         "explanation": explain(comparison),
         "parts": {part.name: _counts(part) for part in comparison.parts},
-        "entries": [_values(part.name, entry) for part in comparison.parts for entry in part.entries],
+        "entries": [entry_values(part.name, entry) for part in comparison.parts for entry in part.entries],
     }
 
 
@@ -118,7 +118,8 @@ def _nan_text(num_nan: Sequence[int]) -> str:
     return f", NaN: {num_nan[0]} in A, {num_nan[1]} in B" if any(num_nan) else ""
 
 
-def _values(part: str, entry: Comparison) -> dict[str, Any]:
+def entry_values(part: str, entry: Comparison) -> dict[str, Any]:
+    """Return one entry as plain values for JSON."""
     found: dict[str, Any] = {"part": part, "name": entry.name, "status": str(entry.status)}
     if any(entry.dtypes):
         found |= {"shapes": list(entry.shapes), "dtypes": list(entry.dtypes), "num_elements": entry.num_elements}

@@ -1,10 +1,11 @@
 """How runs learned: loss, accuracy and learning rate over epochs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline.analysis.story import Story
-from paceline.report.figures import Plot, Scale, Series, Table, Tick, draw_plot, nice_ticks
+from paceline.report.figures import LABEL_GAP, Plot, Scale, Series, Table, Tick, draw_plot, nice_ticks
 
 MOST_RUNS = 6
 Point = tuple[float, float]
@@ -19,16 +20,23 @@ def curves(stories: Sequence[Story]) -> list[Plot]:
     loss = _lines(shown, "loss", lambda value: f"{value:.3f}")
     accuracy = _lines(shown, "top1", lambda value: f"{100 * value:.1f}%")
     rates = [
-        Series(label=_name(story, shown, "lr"), style=f"run-{index}", points=points)
+        Series(label=_name(story, shown, ""), style=f"run-{index}", points=points)
         for index, story in enumerate(shown)
         if len(points := _points(story, "step", "lr")) > 1
     ]
     plots = [
         _plot("Loss", loss, longest, form="{:g}"),
         _plot("Accuracy", accuracy, longest, form="percent"),
-        _plot("Learning rate", rates, longest, form="{:g}"),
+        _plot("Learning rate", _distinct(rates), longest, form="{:g}", gap=2 * LABEL_GAP),
     ]
     return [plot for plot in plots if plot is not None]
+
+
+def _distinct(lines: list[Series]) -> list[Series]:
+    """Return one line without a name where all are the same."""
+    if any(line.points != lines[0].points for line in lines):
+        return lines
+    return [replace(line, label="") for line in lines[:1]]
 
 
 def _name(story: Story, shown: Sequence[Story], alone: str) -> str:
@@ -43,13 +51,13 @@ def _lines(shown: Sequence[Story], what: str, form: Callable[[float], str]) -> l
         valid = _points(story, "epoch", f"valid_{what}") or _points(story, "eval", what)
         if len(train) > 1:
             label = "" if len(shown) > 1 and valid else _name(story, shown, "train")
-            lines.append(Series(label=label, note=form(train[-1][1]), style=f"run-{index} faint", points=train))
+            note = form(train[-1][1]) if len(shown) == 1 else ""
+            lines.append(Series(label=label, note=note, style=f"run-{index} faint", points=train))
         if valid:
             label = _name(story, shown, "valid")
             dots = len(valid) < 3
-            lines.append(
-                Series(label=label, note=form(valid[-1][1]), style=f"run-{index}", points=valid, with_dots=dots)
-            )
+            note = form(valid[-1][1]) if len(shown) == 1 else ""
+            lines.append(Series(label=label, note=note, style=f"run-{index}", points=valid, with_dots=dots))
     return lines
 
 
@@ -74,7 +82,7 @@ def _end(story: Story) -> float:
     return max((record["step"] for record in story.records), default=0) / _steps_per_epoch(story)
 
 
-def _plot(title: str, lines: list[Series], longest: float, *, form: str) -> Plot | None:
+def _plot(title: str, lines: list[Series], longest: float, *, form: str, gap: float = LABEL_GAP) -> Plot | None:
     if not lines:
         return None
     values = [y for line in lines for _, y in line.points]
@@ -91,6 +99,7 @@ def _plot(title: str, lines: list[Series], longest: float, *, form: str) -> Plot
         y_values=ticks,
         y_texts=texts,
         x_label="epoch",
+        gap=gap,
     )
 
 

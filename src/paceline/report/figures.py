@@ -51,7 +51,6 @@ class Plot:
     """Lines over two axes."""
 
     title: str
-    unit: str = ""
     alt: str
     x_label: str = ""
     x_ticks: list[Tick]
@@ -163,17 +162,17 @@ def draw_plot(  # noqa: PLR0913 - what a plot is
     x_scale: Scale,
     y_values: Sequence[float],
     y_texts: Sequence[str],
+    y_scale: Scale | None = None,
     x_label: str = "",
-    unit: str = "",
+    gap: float = LABEL_GAP,
 ) -> Plot:
     """Place lines over their axes; labels stand beside the last points, apart from each other."""
-    y_scale = Scale(y_values[0], y_values[-1])
+    y_scale = y_scale or Scale(y_values[0], y_values[-1])
     ends = [100 - y_scale(one.points[-1][1]) for one in series]
-    places = spread_out(ends)
+    places = spread_out(ends, gap)
     lines = [_line(one, x_scale, y_scale, place) for one, place in zip(series, places, strict=True)]
     return Plot(
         title=title,
-        unit=unit,
         alt=alt,
         x_label=x_label,
         x_ticks=[Tick(round(x_scale(value), 2), text) for value, text in x_ticks],

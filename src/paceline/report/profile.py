@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from paceline.core.units import plural, size
+from paceline.core.units import bit_rate, plural, size, step_time
 from paceline.records.profile import Profile, RankSteps
 from paceline.report.tables import table
 
@@ -18,20 +18,6 @@ def profile_text(profile: Profile) -> str:
     return "\n\n".join(parts)
 
 
-def bits(bytes_per_s: float) -> str:
-    """Return a bandwidth as links are sold."""
-    for unit in ("bit/s", "kbit/s", "Mbit/s"):
-        if bytes_per_s * 8 < 999.5:
-            return f"{bytes_per_s * 8:.3g} {unit}"
-        bytes_per_s /= 1000
-    return f"{bytes_per_s * 8:.3g} Gbit/s"
-
-
-def milliseconds(seconds: float) -> str:
-    """Return 0.01234 as "12.3 ms"."""
-    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
-
-
 def _head(profile: Profile) -> str:
     ranks = plural(profile.world_size, "rank")
     nodes = "" if len(profile.ranks_per_node) == 1 else f" on {len(profile.ranks_per_node)} hosts"
@@ -44,7 +30,7 @@ def _head(profile: Profile) -> str:
 def _steps(profile: Profile) -> str:
     rows = []
     for name, ranks in (("without communication", profile.free), ("real", profile.real)):
-        rows.append([name, *(milliseconds(_median(ranks, part)) for part in PARTS)])
+        rows.append([name, *(step_time(_median(ranks, part)) for part in PARTS)])
     return table(["step", *PARTS], rows)
 
 
@@ -54,7 +40,7 @@ def _median(ranks: tuple[RankSteps, ...], part: str) -> float:
 
 def _buckets(profile: Profile) -> str:
     rows = [
-        [str(place), size(bucket.bytes), *map(milliseconds, (bucket.ready, bucket.ready_real, bucket.done_real))]
+        [str(place), size(bucket.bytes), *map(step_time, (bucket.ready, bucket.ready_real, bucket.done_real))]
         for place, bucket in enumerate(profile.buckets)
     ]
     if len(rows) > MOST_ROWS:
@@ -63,13 +49,13 @@ def _buckets(profile: Profile) -> str:
 
 
 def _link(profile: Profile) -> str:
-    rows = [[size(point.bytes), str(point.in_flight), milliseconds(point.seconds)] for point in profile.link]
-    found = f"link: {bits(profile.bandwidth)}, {1e6 * profile.latency:.0f} µs a message ({profile.backend})"
+    rows = [[size(point.bytes), str(point.in_flight), step_time(point.seconds)] for point in profile.link]
+    found = f"link: {bit_rate(profile.bandwidth)}, {1e6 * profile.latency:.0f} µs a message ({profile.backend})"
     return table(["all-reduce of", "at once", "takes"], rows) + f"\n{found}"
 
 
 def _ranks(profile: Profile) -> str:
     means, spreads = profile.compute_means, profile.compute_spreads
     order = sorted(range(profile.world_size), key=lambda rank: -means[rank])[:MOST_ROWS]
-    rows = [[str(rank), milliseconds(means[rank]), f"±{100 * spreads[rank] / means[rank]:.0f}%"] for rank in order]
+    rows = [[str(rank), step_time(means[rank]), f"±{100 * spreads[rank] / means[rank]:.0f}%"] for rank in order]
     return table(["slowest ranks", "computing", "from step to step"], rows)

@@ -1,26 +1,23 @@
-"""Where the time goes: the split of runs and ranks as stacked bars, and one step as lanes."""
+"""Where the time goes: the split of runs and ranks as stacked bars."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.analysis.split import REST, Split
+from paceline.analysis.phases import REMAINDER, Ranks, Sums
 from paceline.analysis.story import Story
-from paceline.core.units import duration, plural, size
+from paceline.core.units import duration, plural
 from paceline.records.phases import OTHER_PHASES, STEP_PHASES
-from paceline.records.profile import Bucket, Profile, RankSteps
 from paceline.report.figures import Bars, Key, Row, Segment, Table, Tick, nice_ticks
 
 NAMES = {
     "data": "data wait", "copy": "copy", "forward": "forward", "backward": "backward",
     "communication": "exposed communication", "straggler": "waiting for slower ranks", "update": "update",
     "start": "start-up", "steps": "training steps", "evaluate": "evaluation", "save": "checkpoints",
-    "record": "records and trackers", REST: "unexplained",
+    "record": "records and trackers", REMAINDER: "unexplained",
 }  # fmt: skip
 MOST_RANKS = 16
 WORST = 6
-MOST_BUCKETS = 32
 SMALLEST = 0.001
 """Shares below this are left out of the key."""
 
@@ -29,12 +26,15 @@ def whole_run(story: Story) -> Bars | None:
     """Return one bar for the wall time of a run."""
     if story.split is None:
         return None
-    parts = story.split.whole()
+    whole = story.split.whole
+    parts = {"steps": sum(float(whole.phases[phase].mean()) for phase in STEP_PHASES)}
+    parts |= {phase: max(0.0, float(whole.phases[phase].mean())) for phase in (*OTHER_PHASES, REMAINDER)}
+    wall = float(whole.seconds.mean())
     return Bars(
         title="The whole run",
         alt="Wall time: " + _spoken(parts) + ".",
         keys=_keys(parts),
-        rows=[_row("wall time", parts, story.split.wall, total=duration(story.split.wall))],
+        rows=[_row("wall time", parts, wall, total=duration(wall))],
     )
 
 
@@ -42,41 +42,41 @@ def steps_of_ranks(story: Story) -> Bars | None:
     """Return a bar per rank for its mean step; where there are many, the median one, the fastest and the slowest."""
     if story.split is None:
         return None
-    split = story.split
-    chosen = [(f"rank {rank}", rank) for rank in range(split.num_ranks)]
+    split, steady = story.split, story.split.steady
+    chosen = [(f"rank {rank}", rank) for rank in range(split.world_size)]
     note = ""
-    if split.num_ranks > MOST_RANKS:
-        order = np.argsort(split.own_seconds, kind="stable")
+    if split.world_size > MOST_RANKS:
+        order = np.argsort(own_seconds(steady), kind="stable")
         typical = int(order[len(order) // 2])
         worst = [int(rank) for rank in order[::-1][:WORST]]
         chosen = [("fastest", int(order[0])), ("median", typical), *((f"rank {rank}", rank) for rank in worst)]
-        note = _distribution(split)
-    longest = float(split.step_seconds.max())
+        note = _distribution(steady)
+    longest = float(steady.step.max())
     rows = [
-        _row(name, _phases(split, rank), longest, note=split.facts.hosts[rank], total=ms(split.step_seconds[rank]))
+        _row(name, _phases(steady, rank), longest, note=split.facts.hosts[rank], total=ms(steady.step[rank]))
         for name, rank in chosen
     ]
-    means = {phase: float(split.per_step(phase).mean()) for phase in STEP_PHASES}
+    means = {phase: float(steady.per_step(phase).mean()) for phase in STEP_PHASES}
     return Bars(
-        title="A step, rank by rank" if split.num_ranks > 1 else "A step",
-        alt=f"Mean step of {plural(split.num_ranks, 'rank')}: {_spoken(means)}.",
+        title="A step, rank by rank" if split.world_size > 1 else "A step",
+        alt=f"Mean step of {plural(split.world_size, 'rank')}: {_spoken(means)}.",
         keys=_keys(means),
         rows=rows,
-        ticks=_ticks(longest),
+        ticks=ms_ticks(longest),
         note=note,
     )
 
 
 def steps_of_runs(stories: Sequence[Story]) -> Bars | None:
     """Return a bar per run for its mean step, all on one scale."""
-    known = [(story, story.split) for story in stories if story.split is not None]
+    known = [(story, story.split.steady) for story in stories if story.split is not None]
     if not known:
         return None
-    longest = max(float(split.step_seconds.mean()) for _, split in known)
+    longest = max(float(steady.step.mean()) for _, steady in known)
     rows: list[Row] = []
-    total: dict[str, float] = {phase: 0.0 for phase in STEP_PHASES}
-    for story, split in known:
-        means = {phase: float(split.per_step(phase).mean()) for phase in STEP_PHASES}
+    total: dict[str, float] = dict.fromkeys(STEP_PHASES, 0.0)
+    for story, steady in known:
+        means = {phase: float(steady.per_step(phase).mean()) for phase in STEP_PHASES}
         total = {phase: total[phase] + seconds for phase, seconds in means.items()}
         rows.append(_row(story.label, means, longest, note=story.where, total=ms(sum(means.values()))))
     return Bars(
@@ -84,50 +84,7 @@ def steps_of_runs(stories: Sequence[Story]) -> Bars | None:
         alt="Mean step: " + "; ".join(f"{row.name} {row.total}" for row in rows) + ".",
         keys=[Key(style=key.style, name=key.name, share="") for key in _keys(total)],
         rows=rows,
-        ticks=_ticks(longest),
-    )
-
-
-def one_step(profile: Profile) -> Bars:
-    """Return a step of the slowest rank as lanes: what it computes, and when each bucket of gradients travels."""
-    rank = max(range(len(profile.real)), key=lambda rank: statistics.median(profile.real[rank].backward))
-    parts = {name: statistics.median(getattr(profile.real[rank], name)) for name in RankSteps.__slots__}
-    begin = parts["data"] + parts["copy"] + parts["forward"]
-    end = begin + parts["backward"]
-    finish = max([end + parts["exchange"], *(begin + bucket.done_real for bucket in profile.buckets)])
-    whole = finish + parts["update"]
-    order = {"data": "data", "copy": "copy", "forward": "forward", "backward": "backward"}
-    segments, at = [], 0.0
-    for name, style in order.items():
-        segments.append(_segment(style, at, parts[name], whole))
-        at += parts[name]
-    segments += [
-        _segment("communication", end, finish - end, whole),
-        _segment("update", finish, parts["update"], whole),
-    ]
-    lanes = [Row(name=f"rank {rank}", note="computes", total=ms(whole), segments=_visible(segments))]
-    lanes += [_lane(number, bucket, begin, end, whole) for number, bucket in _shown(profile.buckets)]
-    exposed = finish - end
-    total = sum(bucket.bytes for bucket in profile.buckets)
-    last = max((bucket.done_real for bucket in profile.buckets), default=0.0)
-    first = min((bucket.ready_real for bucket in profile.buckets), default=0.0)
-    busy = max(last - first, 1e-12)
-    hidden = max(0.0, 1 - exposed / busy) if profile.buckets else 0.0
-    text = (
-        f"{size(total)} of gradients in {plural(len(profile.buckets), 'bucket')}: on their way for {ms(busy)}, "
-        f"{100 * hidden:.0f}% of it behind the backward pass; the rank waits {ms(exposed)} for the rest."
-        if profile.buckets
-        else "A lone rank exchanges nothing."
-    )
-    return Bars(
-        title="Inside one step",
-        alt=text,
-        keys=[Key(style="hidden", name="on the way, hidden", share=""), *_keys_of_lanes(profile)],
-        rows=lanes,
-        ticks=_ticks(whole),
-        mark=Tick(round(100 * end / whole, 2), "backward ends") if profile.buckets else None,
-        note=text,
-        is_thin=True,
+        ticks=ms_ticks(longest),
     )
 
 
@@ -137,12 +94,12 @@ def split_table(story: Story) -> Table | None:
         return None
     split = story.split
     head = ["rank", "host", "step_ms", *(f"{phase}_ms" for phase in STEP_PHASES), *(f"{p}_s" for p in OTHER_PHASES)]
-    steps = np.array([split.per_step(phase) for phase in STEP_PHASES]) * 1000
-    around = np.array([split.totals[phase] for phase in OTHER_PHASES])
+    steps = np.array([split.steady.per_step(phase) for phase in STEP_PHASES]) * 1000
+    around = np.array([split.whole.phases[phase] for phase in OTHER_PHASES])
     rows = [
         [str(rank), split.facts.hosts[rank], f"{steps[:, rank].sum():.4g}"]
         + [f"{value:.4g}" for value in (*steps[:, rank], *around[:, rank])]
-        for rank in range(split.num_ranks)
+        for rank in range(split.world_size)
     ]
     return Table(name="ranks", title=f"Time of every rank of {story.label}", head=head, rows=rows)
 
@@ -158,24 +115,31 @@ def ms(seconds: float) -> str:
     )
 
 
-def _phases(split: Split, rank: int) -> dict[str, float]:
-    return {phase: float(split.per_step(phase)[rank]) for phase in STEP_PHASES}
+def own_seconds(sums: Sums) -> Ranks:
+    """Return what each rank does in a step by itself, without waiting for gradients or others: the slow ones show."""
+    return sums.step - sums.per_step("communication") - sums.per_step("straggler")
+
+
+def _phases(sums: Sums, rank: int) -> dict[str, float]:
+    return {phase: float(sums.per_step(phase)[rank]) for phase in STEP_PHASES}
 
 
 def _row(name: str, parts: Mapping[str, float], longest: float, *, total: str, note: str = "") -> Row:
     segments, at = [], 0.0
     for style, seconds in parts.items():
-        segments.append(_segment(style, at, seconds, longest))
+        segments.append(segment(style, at, seconds, longest))
         at += seconds
-    return Row(name=name, note=note, total=total, segments=_visible(segments))
+    return Row(name=name, note=note, total=total, segments=visible(segments))
 
 
-def _segment(style: str, start: float, seconds: float, whole: float) -> Segment:
+def segment(style: str, start: float, seconds: float, whole: float) -> Segment:
+    """Return a part of a bar."""
     title = f"{NAMES.get(style, style)}: {ms(seconds)}"
     return Segment(style=style, start=round(100 * start / whole, 3), width=round(100 * seconds / whole, 3), title=title)
 
 
-def _visible(segments: Sequence[Segment]) -> list[Segment]:
+def visible(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the parts that are wide enough to be seen."""
     return [segment for segment in segments if segment.width >= 100 * SMALLEST]
 
 
@@ -188,11 +152,6 @@ def _keys(parts: Mapping[str, float]) -> list[Key]:
     ]
 
 
-def _keys_of_lanes(profile: Profile) -> list[Key]:
-    styles = ["forward", "backward", *(["communication"] if profile.buckets else []), "update"]
-    return [Key(style=style, name=NAMES[style], share="") for style in styles]
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%" if share < 0.0995 else f"{100 * share:.0f}%"
 
@@ -201,7 +160,8 @@ def _spoken(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{key.name} {key.share}" for key in _keys(parts))
 
 
-def _ticks(longest: float) -> list[Tick]:
+def ms_ticks(longest: float) -> list[Tick]:
+    """Return the marks of an axis of milliseconds."""
     values = [value for value in nice_ticks(0, 1000 * longest, most=5) if value <= 1000 * longest * 1.001]
     return [
         Tick(round(value / (10 * longest), 2), f"{value:g}" + (" ms" if value == values[-1] else ""))
@@ -209,37 +169,10 @@ def _ticks(longest: float) -> list[Tick]:
     ]
 
 
-def _distribution(split: Split) -> str:
-    own = np.sort(split.own_seconds)
+def _distribution(sums: Sums) -> str:
+    own = np.sort(own_seconds(sums))
     low, middle, high = (float(np.quantile(own, q)) for q in (0.05, 0.5, 0.95))
     return (
-        f"{split.num_ranks:,} ranks. Without waiting for others a step takes {ms(middle)} at the median, "
+        f"{len(own):,} ranks. Without waiting for others a step takes {ms(middle)} at the median, "
         f"{ms(low)} to {ms(high)} in the middle 90%, {ms(float(own[-1]))} at the slowest."
     )
-
-
-def _shown(buckets: Sequence[Bucket]) -> list[tuple[str, Bucket]]:
-    """Return the buckets with their names; where there are many, neighbours are drawn as one."""
-    if len(buckets) <= MOST_BUCKETS:
-        return [(f"bucket {number}", bucket) for number, bucket in enumerate(buckets, 1)]
-    width = -(-len(buckets) // MOST_BUCKETS)
-    groups = [buckets[start : start + width] for start in range(0, len(buckets), width)]
-    return [
-        (
-            f"buckets {width * index + 1}–{width * index + len(group)}",
-            Bucket(
-                bytes=sum(b.bytes for b in group),
-                ready=min(b.ready for b in group),
-                ready_real=min(b.ready_real for b in group),
-                done_real=max(b.done_real for b in group),
-            ),
-        )
-        for index, group in enumerate(groups)
-    ]
-
-
-def _lane(name: str, bucket: Bucket, begin: float, end: float, whole: float) -> Row:
-    start, done = begin + bucket.ready_real, begin + bucket.done_real
-    hidden = _segment("hidden", start, max(0.0, min(done, end) - start), whole)
-    late = _segment("communication", max(start, end), max(0.0, done - max(start, end)), whole)
-    return Row(name=name, note=size(bucket.bytes), total=ms(done - start), segments=_visible([hidden, late]))

@@ -40,9 +40,10 @@ def _epoch(entry: EpochRecord, run: RunInfo) -> str:
     total = -(-run.total_steps // run.steps_per_epoch)
     valid = "" if entry.valid is None else f"  |  valid {score_text(entry.valid)}"
     star = "  *" if entry.is_best else ""
+    skipped = f"  |  {plural(entry.num_unreadable, 'image')} unreadable" if entry.num_unreadable else ""
     return (
         f"epoch {entry.epoch}/{total}  train loss {entry.train.loss:.4f}  acc {percent(entry.train.top1)}{valid}"
-        f"  |  {rate(entry.images_per_s)} images/s{star}"
+        f"  |  {rate(entry.images_per_s)} images/s{skipped}{star}"
     )
 
 

@@ -1,6 +1,5 @@
 """ImageNet (ILSVRC 2012): the usual train and val folders, or the two official tars read where they lie."""
 
-import csv
 import os
 import tarfile
 from collections.abc import Iterator
@@ -12,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.core.errors import DataError
-from paceline.core.units import count
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.checksum import unreadable
 from paceline.data.decode import BadImageError
 from paceline.data.decoded import Decoded
 from paceline.data.sources.folder import ENDINGS, ImageOptions, open_folder
+from paceline.data.sources.imagenet_labels import validation_labels
 from paceline.data.sources.known import Known, Remote, first_existing
 from paceline.data.split import DataSet
 
@@ -36,8 +35,6 @@ IMAGENET = Known(
     ),
     page="https://image-net.org/download-images (after registration)",
 )
-LABEL_FILES = ("LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
-"""Files that tell the class of each validation image: Kaggle's table, or a class per line in the order of the names."""
 
 
 def open_imagenet(data_dir: Path, options: ImageOptions, augmentation: Augmentation | None = None) -> DataSet:
@@ -106,7 +103,7 @@ def _open_tars(root: Path, options: ImageOptions, augmentation: Augmentation | N
         )
     classes = tuple(sorted({class_of(member) for member in train_members}))
     numbers = {name: number for number, name in enumerate(classes)}
-    labels = _test_labels(root, test_members)
+    labels = validation_labels(root, [member.name for member in test_members], VAL_TAR)
     strange = sorted(set(labels) - set(numbers))
     if strange:
         raise DataError(
@@ -164,24 +161,3 @@ def list_nested(path: Path) -> Iterator[Member]:
         raise DataError(f"{path} is damaged: {cause}", hint="compare its md5 with the published one") from cause
     except OSError as cause:
         raise unreadable(path, cause) from cause
-
-
-def _test_labels(root: Path, members: list[Member]) -> list[str]:
-    """Return the class of each validation image."""
-    path = first_existing(root / name for name in LABEL_FILES)
-    if path is None:
-        raise DataError(
-            f"{VAL_TAR} does not say which class an image has", hint=f"put {' or '.join(LABEL_FILES)} into {root}"
-        )
-    if path.suffix == ".csv":
-        with path.open(newline="") as file:
-            table = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(file)}
-        labels = [table[stem] for member in members if (stem := member.name.partition(".")[0]) in table]
-    else:
-        labels = path.read_text().split()
-    if len(labels) != len(members):
-        raise DataError(
-            f"{path} has labels for {count(len(labels))} of {count(len(members))} images in {VAL_TAR}",
-            hint="it is cut short or belongs to another set: get it again",
-        )
-    return labels

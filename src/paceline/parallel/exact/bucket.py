@@ -1,6 +1,6 @@
 """A bucket: gradients that travel together, and their sums over the shards computed so far."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from paceline.parallel.exact.tree import Node, Sums, leaf
 
 LARGEST = 4 << 20
-"""Bytes of a bucket, unless one parameter alone has more. Where buckets end changes no bit of the result."""
+"""Bytes that travel together. A bucket is larger where one parameter is. Where it ends changes no bit of the result."""
 ALIGNMENT = 16
 """Numbers to a multiple of which a gradient begins: 64 bytes of fp32, as torch's own allocations do."""
 
@@ -27,8 +27,11 @@ class Bucket:
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, multiple_of: int) -> None:
         self.parameters = list(parameters)
-        self.size = _rounded(sum(_rounded(p.numel(), ALIGNMENT) for p in parameters), multiple_of * ALIGNMENT)
-        self.num_missing = 0
+        unit = multiple_of * ALIGNMENT
+        self.size = _rounded(sum(_rounded(p.numel(), ALIGNMENT) for p in parameters), unit)
+        self._piece = _rounded(LARGEST // parameters[0].element_size(), unit)
+        self.missing: set[Tensor] = set()
+        """Parameters whose gradient the shard that is being computed has not left yet."""
         self.sums: Sums[Flat] = Sums(0, self._add)
         self._free: list[Flat] = []
 
@@ -36,7 +39,7 @@ class Bucket:
         """Forget the sums of the step before."""
         self._free += [flat for _, flat in self.sums.parts]
         self.sums = Sums(num_shards, self._add)
-        self.num_missing = len(self.parameters)
+        self.missing = set(self.parameters)
 
     def take(self, shard: int) -> None:
         """Add the gradients that a shard left in the parameters; one that it did not leave counts as zero."""
@@ -47,21 +50,32 @@ class Bucket:
             torch._foreach_add_(flat.views, grads)
             node = Node(before.start, node.stop)
         else:
-            flat = self.unused()
+            flat = self._unused()
             torch._foreach_copy_(flat.views, grads)
         self.sums.push(node, flat)
         for parameter in self.parameters:
             parameter.grad = None
 
-    def give(self, flat: Flat) -> None:
+    def pieces(self) -> Iterator[tuple[list[Tensor], Tensor]]:
+        """Yield the sums of this rank's nodes and the memory for the sum of all, a piece of them at a time."""
+        if not self.sums.parts:
+            self.sums.parts.append((Node(0, 0), self._unused()))
+            sums = []
+        else:
+            sums = [flat.whole.split(self._piece) for _, flat in self.sums.parts]
+        for number, result in enumerate(self._result.whole.split(self._piece)):
+            yield [pieces[number] for pieces in sums], result
+
+    def give(self) -> None:
         """Leave the sum over all shards in the parameters."""
-        self._free += [other for _, other in self.sums.parts if other is not flat]
-        self.sums.parts = [(Node(0, self.sums.num_shards), flat)]
-        for parameter, view in zip(self.parameters, flat.views, strict=True):
+        for parameter, view in zip(self.parameters, self._result.views, strict=True):
             parameter.grad = view
 
-    def unused(self) -> Flat:
-        """Return memory that holds nothing of interest."""
+    @property
+    def _result(self) -> Flat:
+        return self.sums.parts[0][1]
+
+    def _unused(self) -> Flat:
         return self._free.pop() if self._free else self._allocate()
 
     def _add(self, left: Flat, right: Flat) -> Flat:

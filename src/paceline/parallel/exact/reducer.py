@@ -10,7 +10,7 @@ from torch import nn
 from paceline.core.errors import ModelError
 from paceline.parallel.exact.bucket import Bucket, make_buckets
 from paceline.parallel.exact.changes import BufferChanges
-from paceline.parallel.exact.exchange import Exchange, Groups
+from paceline.parallel.exact.exchange import Exchange, Lanes
 from paceline.parallel.exact.tree import Node, cover
 from paceline.parallel.team import Team
 
@@ -29,18 +29,18 @@ class Reducer:
     def __init__(self, model: nn.Module, team: Team, owned: Sequence[range]) -> None:
         self._owned = owned
         self._rank = team.world.rank
-        self._groups = Groups() if team.world.size > 1 else None
+        self._lanes = Lanes() if team.world.size > 1 else None
         self._changes = BufferChanges(model)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # The backward pass goes from the last layer to the first; what buffers did is known at its end.
         order = [*reversed(trainable), self._changes.carrier]
         self._buckets = make_buckets(order, multiple_of=team.world.size)
         self._exchanges: list[Exchange] = []
-        self._num_advanced = 0
+        self._num_started = self._num_advanced = 0
         self._shards: list[int] = []
         self._overlaps = False
         self._nodes = cache(self._nodes_of_ranks)
-        if self._groups is not None:
+        if self._lanes is not None:
             self._watch_gradients()
 
     @contextmanager
@@ -51,12 +51,9 @@ class Reducer:
         for bucket in self._buckets:
             bucket.begin(num_shards)
         yield self
-        if self._groups is None:
-            for bucket in self._buckets:
-                ((_, flat),) = bucket.sums.parts
-                bucket.give(flat)
-        else:
-            self._finish_exchanges()
+        self._finish_exchanges()
+        for bucket in self._buckets:
+            bucket.give()
         self._changes.apply()
 
     @contextmanager
@@ -64,12 +61,11 @@ class Reducer:
         """Compute this rank's next shard, whose share of the batch is `weight`."""
         shard, is_last = self._shards[0], len(self._shards) == 1
         self._changes.reset()
-        self._overlaps = is_last and self._groups is not None
+        self._overlaps = is_last and self._lanes is not None
         yield
         self._overlaps = False
         self._changes.collect(weight)
-        started = len(self._exchanges)
-        for bucket in self._buckets[started:]:
+        for bucket in self._buckets[self._num_started :]:
             bucket.take(shard)
         self._shards.pop(0)
 
@@ -79,25 +75,27 @@ class Reducer:
                 if parameter.requires_grad:
                     parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket))
 
-    def _arrived(self, bucket: Bucket, _parameter: torch.Tensor) -> None:
+    def _arrived(self, bucket: Bucket, parameter: torch.Tensor) -> None:
         """Start the exchange of every bucket that is full, in order, and advance those on their way."""
         if not self._overlaps:
             return
-        if bucket.num_missing == 0:
+        if parameter not in bucket.missing:
             raise ModelError(
                 "a parameter got a second gradient in one backward pass, as reentrant checkpointing does",
                 hint="use checkpoint(…, use_reentrant=False), or --exact order",
             )
-        bucket.num_missing -= 1
-        while self._buckets[len(self._exchanges)].num_missing == 0:
-            full = self._buckets[len(self._exchanges)]
-            full.take(self._shards[0])
-            self._start(full)
+        bucket.missing.remove(parameter)
+        while not self._buckets[self._num_started].missing:
+            self._buckets[self._num_started].take(self._shards[0])
+            self._start_next()
         self._advance_what_is_ready()
 
-    def _start(self, bucket: Bucket) -> None:
-        assert self._groups is not None
-        self._exchanges.append(Exchange(bucket, self._groups, self._nodes(bucket.sums.num_shards)))
+    def _start_next(self) -> None:
+        bucket = self._buckets[self._num_started]
+        self._num_started += 1
+        if self._lanes is not None:
+            nodes = self._nodes(bucket.sums.num_shards)
+            self._exchanges += [Exchange(sums, result, nodes, self._lanes) for sums, result in bucket.pieces()]
 
     def _advance_what_is_ready(self) -> None:
         while self._num_advanced < len(self._exchanges) and self._exchanges[self._num_advanced].is_ready:
@@ -105,13 +103,14 @@ class Reducer:
             self._num_advanced += 1
 
     def _finish_exchanges(self) -> None:
-        for bucket in self._buckets[len(self._exchanges) :]:
-            self._start(bucket)
+        while self._num_started < len(self._buckets):
+            self._start_next()
         for exchange in self._exchanges[self._num_advanced :]:
             exchange.advance()
         for exchange in self._exchanges:
-            exchange.finish()
-        self._exchanges, self._num_advanced = [], 0
+            exchange.wait()
+        self._exchanges = []
+        self._num_started = self._num_advanced = 0
 
     def _nodes_of_ranks(self, num_shards: int) -> list[list[Node]]:
         return [cover([shard for shard in owned if shard < num_shards], num_shards) for owned in self._owned]

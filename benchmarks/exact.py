@@ -1,0 +1,257 @@
+"""What `--exact bitwise` costs: step time beside plain training and stock DDP, and bytes beside a ring all-reduce.
+
+    python -m benchmarks.exact                 # one process, two ranks on loopback and over 1 Gbit/s, bytes
+    python -m benchmarks.exact --quick         # a few rounds
+    python -m benchmarks.exact --only loopback
+
+One thread a rank, images of 3×32×32. Contenders live in the same processes and take turns. Links of 1 Gbit/s and bytes
+on the wire need root: hosts are network namespaces, and their interfaces count.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset
+
+from benchmarks.interleave import Outcome, show, take_turns
+from benchmarks.loop_overhead import NEVER, TOTAL, StopAfter
+from paceline.core.config import Config
+from paceline.core.world import World
+from paceline.engine.clock import Clock
+from paceline.engine.job import build_job
+from paceline.engine.loop import Training
+from paceline.engine.rank import open_folder
+from paceline.engine.run import Run
+from paceline.engine.state import Progress
+from paceline.parallel.exact.determinism import deterministic_only
+from paceline.parallel.network import choose_interface
+from paceline.parallel.team import Team, join
+
+PORT = 29511
+LONGEST = 460
+"""Seconds after which a benchmark is given up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What is trained, by how many ranks, and how often."""
+
+    model: str = "resnet20"
+    batch: int = 128
+    shards: tuple[int, ...] = (4,)
+    """One bitwise contender for each."""
+    steps: int = 8
+    rounds: int = 9
+    world: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.model}, batch {self.batch}, {self.rounds} rounds of {self.steps} steps"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What rank 0 saw: times, and bytes that the ranks of each contender sent per step."""
+
+    outcomes: list[Outcome]
+    sent: dict[str, float]
+
+
+def images() -> TensorDataset:
+    """Return as many random images as a few steps need."""
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(
+        torch.randn(4096, 3, 32, 32, generator=generator), torch.randint(0, 10, (4096,), generator=generator)
+    )
+
+
+class Contender:
+    """A living run of a few steps at a time."""
+
+    def __init__(self, settings: dict[str, Any], work: Work, team: Team, folder: Path) -> None:
+        config = Config(
+            data=f"{__file__}:images",
+            model=work.model,
+            global_batch=work.batch,
+            epochs=TOTAL,
+            eval_every=NEVER,
+            save_every=NEVER,
+            log_every=10**6,
+            lr=0.001,
+            threads=1,
+            track=(),
+            runs_dir=folder,
+            **settings,
+        )
+        self.steps, self.exact = work.steps, config.exact == "bitwise"
+        self.progress, clock, self.team = Progress(), Clock(), team
+        job = build_job(config, team)
+        run = Run(job, self.progress, team, open_folder(job, None, team.world), clock=clock)
+        self.training = Training(job, self.progress, team, run.recorder, clock=clock)
+        self.stop = StopAfter(self.progress)
+        self.sent = self.steps_done = 0
+
+    def __call__(self) -> float:
+        """Train for some steps and return the seconds of one. Collective: every rank must call it."""
+        first = self.progress.step
+        self.stop.limit = first + self.steps
+        self.team.any(False)  # noqa: FBT003 - a barrier
+        start, before = time.perf_counter(), bytes_sent()
+        with deterministic_only() if self.exact else contextlib.nullcontext():
+            self.training.run(self.stop, save=lambda is_best=False: None, check=lambda: None)
+        seconds = time.perf_counter() - start
+        done = self.progress.step - first
+        self.sent += bytes_sent() - before
+        self.steps_done += done
+        return seconds / done
+
+
+def bytes_sent() -> int:
+    """Return the bytes that have left this host, loopback apart."""
+    lines = Path("/proc/net/dev").read_text(encoding="utf-8").splitlines()[2:]
+    rows = [line.replace(":", " ").split() for line in lines]
+    return sum(int(row[9]) for row in rows if row[0] != "lo")
+
+
+def compete(work: Work, world: World) -> Answer:
+    """Let plain training, or stock DDP, and bitwise take turns, as one rank of them. Collective."""
+    torch.set_num_threads(1)
+    choose_interface(world, os.environ)
+    with join(world, torch.device("cpu"), timeout=120) as team, tempfile.TemporaryDirectory() as folder:
+        contenders = {"order": Contender({}, work, team, Path(folder))}
+        for shards in work.shards:
+            settings = {"exact": "bitwise", "shards": shards}
+            contenders[f"bitwise, {shards} shards"] = Contender(settings, work, team, Path(folder))
+        outcomes = take_turns(dict(contenders), rounds=work.rounds)
+        sent = {name: sum(team.gather(one.sent)) / one.steps_done for name, one in contenders.items()}
+        return Answer(outcomes=outcomes, sent=sent)
+
+
+def as_rank(words: dict[str, Any]) -> None:
+    """Be one rank; rank 0 prints what it saw."""
+    work = Work(**words["work"])
+    world = World(rank=words["rank"], size=work.world, told_by="flags", meeting=words["meeting"])
+    answer = compete(work, world)
+    if world.is_lead:
+        print("ANSWER " + json.dumps(asdict(answer)), flush=True)
+
+
+Starter = Callable[[int, list[str]], "subprocess.Popen[str]"]
+
+
+def ranks(work: Work, start: Starter, meeting: str) -> Answer:
+    """Start the ranks of a competition and return what rank 0 saw."""
+    started = []
+    for rank in range(work.world):
+        words = json.dumps({"work": asdict(work), "rank": rank, "meeting": meeting})
+        started.append(start(rank, [sys.executable, "-m", "benchmarks.exact", "--as-rank", words]))
+    try:
+        out, errors = started[0].communicate(timeout=LONGEST)
+    finally:
+        for process in started:
+            process.kill()
+    found = [line.removeprefix("ANSWER ") for line in out.splitlines() if line.startswith("ANSWER ")]
+    if not found:
+        raise SystemExit(f"rank 0 gave no answer\n{out}\n{errors}")
+    answer = json.loads(found[0])
+    return Answer(outcomes=[Outcome(**outcome) for outcome in answer["outcomes"]], sent=answer["sent"])
+
+
+def here(_rank: int, words: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@contextlib.contextmanager
+def on_hosts(number: int, rate: str | None) -> Iterator[Starter | None]:
+    """Give what starts a rank on a host of its own, all links slowed to a rate; None where there cannot be hosts."""
+    from tests.lab.hosts import Hosts, why_not
+
+    reason = why_not()
+    if reason is not None:
+        print(f"\nno hosts here: {reason}")
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder, Hosts(number, Path(folder)) as hosts:
+        for host in range(1, number + 1) if rate else ():
+            hosts.limit(host, rate or "")
+        yield lambda rank, words: hosts.start(rank + 1, *words, env=environment(), cwd=Path.cwd())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def single(rounds: int) -> None:
+    work = Work(rounds=rounds, shards=(4, 8), steps=4)
+    show(f"one process: {work}", compete(work, World()).outcomes, per=1e-3, unit="ms/step")
+
+
+def loopback(rounds: int) -> None:
+    for work in two_ranks(rounds):
+        answer = ranks(work, here, f"tcp://127.0.0.1:{free_port()}")
+        show(f"2 ranks on loopback: {work}", answer.outcomes, per=1e-3, unit="ms/step")
+
+
+def link(rounds: int) -> None:
+    with on_hosts(2, "1gbit") as start:
+        for work in two_ranks(rounds) if start else ():
+            answer = ranks(work, start or here, f"tcp://10.77.0.1:{PORT}")
+            show(f"2 ranks over 1 Gbit/s: {work}", answer.outcomes, per=1e-3, unit="ms/step")
+
+
+def two_ranks(rounds: int) -> list[Work]:
+    return [
+        Work(world=2, rounds=rounds, shards=(4, 8)),
+        Work(world=2, rounds=rounds, model="resnet18", batch=64, steps=3),
+    ]
+
+
+def wire(_rounds: int) -> None:
+    print("\nbytes that all ranks send per step, resnet18, beside stock DDP's ring")
+    for world, shards in ((2, (4, 8)), (3, (6, 8)), (4, (4, 8))):
+        with on_hosts(world, None) as start:
+            if start is None:
+                return
+            work = Work(world=world, model="resnet18", batch=world * 4, shards=shards, steps=2, rounds=1)
+            sent = ranks(work, start, f"tcp://10.77.0.1:{PORT}").sent
+            ring = next(iter(sent.values()))
+            for name, value in sent.items():
+                print(f"  {world} ranks  {name:<18} {value / 1e6:8.2f} MB  {value / ring:.4f}×")
+
+
+PARTS = {"single": single, "loopback": loopback, "link": link, "wire": wire}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare the cost of exactness")
+    parser.add_argument("--quick", action="store_true", help="a few rounds")
+    parser.add_argument("--only", choices=PARTS, help="one part of it")
+    parser.add_argument("--as-rank", help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.as_rank:
+        as_rank(json.loads(words.as_rank))
+        return
+    for name, part in PARTS.items():
+        if words.only in {None, name}:
+            part(2 if words.quick else 9)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

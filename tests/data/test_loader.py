@@ -1,0 +1,107 @@
+"""Batches come out the same whether they are prepared one by one, in groups, here or by workers."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.data.augment.pipeline import Augmentation
+from paceline.data.augment.policy import parse_policy
+from paceline.data.loader import grouped, load_batches
+from paceline.data.memory import GROUP_PIXELS, InMemory
+from paceline.data.split import Batch, Ids, Subset
+
+RICH = "resized-crop,flip,rand-m9-mstd0.5-inc1,erase0.5,mixup0.4,cutmix1.0"
+SIZES = (128, 128, 128, 100, 300, 1, 60)
+
+
+def some_images(num=900, size=16, policy=RICH):
+    rng = np.random.default_rng(0)
+    return InMemory(
+        torch.from_numpy(rng.integers(0, 256, (num, 3, size, size), dtype=np.uint8)),
+        torch.from_numpy(rng.integers(0, 10, num)),
+        mean=(0.5, 0.5, 0.5),
+        std=(0.25, 0.25, 0.25),
+        augmentation=None if policy is None else Augmentation(policy=parse_policy(policy), seed=3),
+    )
+
+
+def some_requests(num=900, epochs=(4, 5, None)):
+    """Return ragged batches of two epochs, then an evaluation."""
+    ends = np.cumsum(SIZES)
+    orders = [np.random.default_rng(number).permutation(num) for number in range(len(epochs))]
+    return [
+        (order[end - size : end], epoch)
+        for order, epoch in zip(orders, epochs, strict=True)
+        for size, end in zip(SIZES, ends, strict=True)
+    ]
+
+
+def assert_same(one: Batch, other: Batch):
+    assert one.images.stride() == other.images.stride()
+    assert torch.equal(one.images, other.images)
+    assert torch.equal(one.labels, other.labels)
+    assert (one.targets is None) == (other.targets is None)
+    if one.targets is not None and other.targets is not None:
+        assert torch.equal(one.targets, other.targets)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("held_out", [False, True])
+def test_grouped_batches_equal_those_fetched_alone(workers, held_out):
+    images = some_images()
+    split = Subset(images, np.arange(0, 900)[::-1].copy()) if held_out else images
+    requests = some_requests()
+    assert split.group == 512
+    batches = list(load_batches(split, requests, workers=workers, pin=False))
+    assert len(batches) == len(requests)
+    for batch, (ids, epoch) in zip(batches, requests, strict=True):
+        assert_same(batch, split.fetch(ids, epoch))
+
+
+def test_the_comparison_would_notice_an_image_out_of_place():
+    split = some_images()
+    ids = np.arange(50)
+    with pytest.raises(AssertionError):
+        assert_same(split.fetch(ids, 1), split.fetch(ids[::-1].copy(), 1))
+
+
+def test_a_group_stays_within_its_limit_and_its_epoch():
+    groups = list(grouped(some_requests(), 512))
+    assert [[len(ids) for ids, _ in group] for group in groups] == [[128, 128, 128, 100], [300, 1, 60]] * 3
+    assert [{epoch for _, epoch in group} for group in groups] == [{4}, {4}, {5}, {5}, {None}, {None}]
+
+
+def test_a_batch_larger_than_a_group_is_fetched_alone():
+    requests = [(np.arange(700), 0), (np.arange(10), 0), (np.arange(700), 0)]
+    assert [len(group) for group in grouped(requests, 512)] == [1, 1, 1]
+    assert list(grouped([], 512)) == []
+
+
+def test_large_images_make_small_groups():
+    large = some_images(num=2, size=512)
+    assert 1 <= large.group <= GROUP_PIXELS // (3 * 512 * 512)
+    assert replace(large, augmentation=None).group == 1
+
+
+@dataclass
+class Plain:
+    """A split that does not say how many images it likes to prepare at once."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return 100
+
+    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+        self.asked.append(len(ids))
+        return Batch(torch.zeros(len(ids), 1, 2, 2), torch.zeros(len(ids), dtype=torch.int64))
+
+
+def test_other_splits_are_asked_batch_by_batch():
+    split = Plain()
+    batches = load_batches(split, [(np.arange(4), 0)] * 3, workers=0, pin=False)
+    next(batches)
+    assert split.asked == [4]
+    assert Subset(split, np.arange(10)).group == 1
