@@ -7,7 +7,7 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lab-packages browser replay check format bench bench-epoch clean
+.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-epoch clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: $(READY)  ## run the tests
 lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root
 	$(PYTHON) -m pytest -m lab tests/lab
 
+causes: $(READY) lab-packages  ## plant causes in runs, ten times each, and see whether explain names them, as root
+	$(PYTHON) -m tests.lab.causes --trials 10
+
 # Where this cannot be done, the tests that need it say so and are skipped.
 lab-packages:
 	@if [ "$$(id -u)" = 0 ] && ! { command -v slurmctld && command -v munged && command -v tc && command -v mpirun; } >/dev/null; then \
@@ -51,6 +54,9 @@ browser:
 
 replay: $(READY) lab-packages  ## replay a published table on hosts with shaped links, as root: docs/results/replay.html
 	$(PYTHON) -m benchmarks.replay
+
+campaign: $(READY)  ## 200 random cases of --exact bitwise, 50 with a killed rank: writes docs/results/campaign.md
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.campaign --write $(CAMPAIGN)
 
 check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/ruff format --check .
@@ -72,6 +78,8 @@ bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate, Lightnin
 	$(BENCH)/bin/python -m benchmarks.data_augment
 	$(BENCH)/bin/python -m benchmarks.data_decode
 	$(BENCH)/bin/python -m benchmarks.exact
+	$(BENCH)/bin/python -m benchmarks.ranks speed
+	$(BENCH)/bin/python -m benchmarks.ranks start
 
 bench-epoch: $(BENCH)/.ready  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)
 	$(BENCH)/bin/python -m benchmarks.cifar_epoch

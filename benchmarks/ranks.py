@@ -36,6 +36,7 @@ from paceline.parallel.team import Team, join
 NEVER = Interval(10**9)
 IMAGES_PER_RANK = 128
 HERE = Path(__file__)
+SHAPES = {"cifar": "images of 3×32×32", "digits": "images of 1×8×8"}
 CPU = torch.device("cpu")
 
 RAW = """
@@ -69,21 +70,37 @@ class Net(nn.Sequential):
 """
 
 
-def images() -> TensorDataset:
-    """Return images of CIFAR-10's shape, made of noise."""
+def noise(num_ranks: int, *shape: int) -> TensorDataset:
+    """Return an epoch of 20 steps for so many ranks: the length of an epoch is the same for all contenders."""
     generator = torch.Generator().manual_seed(0)
-    count = 20 * IMAGES_PER_RANK
+    count = 20 * IMAGES_PER_RANK * num_ranks
     return TensorDataset(
-        torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator).float() / 255,
-        torch.randint(0, 10, (count,), generator=generator),
+        torch.rand(count, *shape, generator=generator), torch.randint(0, 10, (count,), generator=generator)
     )
+
+
+def cifar_1() -> TensorDataset:
+    return noise(1, 3, 32, 32)
+
+
+def cifar_2() -> TensorDataset:
+    return noise(2, 3, 32, 32)
+
+
+def digits_1() -> TensorDataset:
+    return noise(1, 1, 8, 8)
+
+
+def digits_2() -> TensorDataset:
+    return noise(2, 1, 8, 8)
 
 
 @contextlib.contextmanager
 def job_of(team: Team, data: str, folder: Path) -> Iterator[Callable[[int], None]]:
     """Give a function that trains for a number of steps, with all records on."""
     config = Config(
-        model="resnet20", data=data, valid_split=0.0, global_batch=team.world.size * IMAGES_PER_RANK, epochs=10**6,
+        model="resnet20", data=f"{HERE}:{data}_{team.world.size}", valid_split=0.0, epochs=10**6,
+        global_batch=team.world.size * IMAGES_PER_RANK,
         eval_every=NEVER, save_every=NEVER, threads=1, runs_dir=folder, augment="none",
     )  # fmt: skip
     progress, clock = Progress(), Clock()
@@ -145,8 +162,7 @@ def speed(data: str, *, steps: int, rounds: int) -> None:
     rates = [tuple(map(float, line.split()[1:])) for line in outputs[0].splitlines() if line.startswith("rates ")]
     together, alone = zip(*rates, strict=True)
     ratio = ratios_of("ddp", together, alone)
-    what = "digits 1×8×8" if data == "digits" else "noise 3×32×32"
-    print(f"\nresnet20, {what}, {IMAGES_PER_RANK} images a rank, 2 ranks × 1 thread, {rounds} rounds of {steps} steps")
+    print(f"\nresnet20, {IMAGES_PER_RANK} {SHAPES[data]} a rank, 2 ranks × 1 thread, {rounds} rounds of {steps} steps")
     print(f"  two processes without communication  {statistics.median(alone):8.1f} images/s each")
     print(f"  ddp                                  {ratio.median:8.1f} images/s each")
     print(f"  efficiency {ratio.ratio:.3f} (middle half {ratio.low:.3f} … {ratio.high:.3f})")
@@ -200,7 +216,7 @@ def main() -> None:
         for first, second in take_part(world, Path(folder), data=data, steps=int(steps), rounds=int(rounds)):
             print("rates", first, second, flush=True)
     elif given.question == "speed":
-        speed(f"{HERE}:images", steps=5, rounds=given.rounds)
+        speed("cifar", steps=5, rounds=given.rounds)
         speed("digits", steps=40, rounds=given.rounds)
     else:
         start(given.rounds)

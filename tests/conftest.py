@@ -1,6 +1,7 @@
 """What all tests share: one thread, an environment without settings, and tiny runs in a folder of their own."""
 
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -21,6 +22,15 @@ LONGEST = 100
 """Seconds after which a wait is a failure; nothing is ever expected to take so long."""
 FOREIGN = ("PACELINE_", "WANDB_", "SLURM_")
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def pytest_configure():
+    """Draw the seed of the campaign's sample once, before workers of xdist are started."""
+    os.environ.setdefault("CAMPAIGN_SEED", str(secrets.randbelow(10**6)))
+
+
+def pytest_report_header():
+    return f"campaign seed: {os.environ['CAMPAIGN_SEED']} (CAMPAIGN_SEED repeats it)"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,8 +17,8 @@ FILE = Path(__file__)
 PAUSE = 0.02
 """Seconds of a forward pass; a backward pass takes twice as long."""
 SETTINGS = {
-    "model": f"{FILE}:model", "data": f"{FILE}:data", "global_batch": 64, "steps": 40, "log_every": 8, "lr": 0.001,
-    "eval_every": "1000 steps", "save_every": "10 steps", "track": "none", "device": "cpu",
+    "model": f"{FILE}:model", "data": f"{FILE}:data", "global_batch": 64, "steps": 24, "log_every": 6, "lr": 0.001,
+    "eval_every": "1000 steps", "save_every": "8 steps", "track": "none", "device": "cpu",
 }  # fmt: skip
 CAUSE = "PLANTED_CAUSE"
 SLOW_RANK = 1

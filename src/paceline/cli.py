@@ -28,6 +28,10 @@ COMMANDS = {
     "models": ("paceline.commands.models:models_command", "List the models there are, with parameters and arithmetic."),
     "recipes": ("paceline.commands.recipes:recipes_command", "List the recipes for paceline train --recipe NAME."),
     "predict": ("paceline.commands.predict:predict_command", "Say what other ranks, links and batches would do."),
+    "doctor": (
+        "paceline.commands.doctor:doctor_command",
+        "Look at devices, folder, clocks and links; say what is wrong.",
+    ),
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 

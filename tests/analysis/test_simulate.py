@@ -71,12 +71,6 @@ def test_a_hierarchy_pays_for_both_levels():
     assert fabric.cost(MB, 16).wire == pytest.approx(2 * 3 / 4 / 2 + 2 * 3 / 4)
 
 
-def test_a_rested_link_lets_a_burst_through():
-    slow = simulate_step(work(), over(0.5 * MB), 2)
-    burst = simulate_step(work(), over(0.5 * MB, burst=0.25 * MB), 2)
-    assert slow.seconds - burst.seconds == pytest.approx(0.5)
-
-
 def test_computing_is_slower_while_gradients_travel():
     step = simulate_step(work(slowdown=0.5, ready=(0.25, 1.0)), over(4 * MB), 2)
     # from 0.5 s the wire is busy for 0.25 s, in which 0.125 s are computed: the backward pass ends at 2.125 s

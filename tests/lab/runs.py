@@ -20,7 +20,7 @@ def train(*words: object) -> tuple[object, ...]:
     return ("train", *SMALL, *epochs, *words)
 
 
-def ends(*processes, code=0) -> list[tuple[str, str]]:
+def ends(*processes, code: int | None = 0) -> list[tuple[str, str]]:
     """Wait for commands, check their exit codes and that none shows a traceback, and return what each printed.
 
     Nothing but an exit code above 0 is asked for where it is None.

@@ -132,6 +132,15 @@ def test_notice_saves_queues_again_and_ends_with_the_same_bits(submitted, slurm,
     assert all(torch.equal(resumed[name], undisturbed[name]) for name in resumed)
 
 
+def test_a_job_is_queued_again_only_so_often(submitted, slurm, tmp_path):
+    job = submitted("--nodes=2", then=("--epochs=100000", "--save-every=1000 epochs", "--max-requeues=0"))
+    wait_for(lambda: has_trained(tmp_path), "training")
+    slurm.run("scancel", "--signal=USR1", job)
+    wait_for(lambda: is_over(slurm, job), "the job to end")
+    assert "Restarts=0" in slurm.show(job)
+    assert "was not queued again: it has been 0 times, and --max-requeues is 0" in outputs(tmp_path)
+
+
 def test_notice_reaches_the_ranks_of_a_launcher(submitted, slurm, alone, tmp_path):
     job = submitted("--nodes=2", then=(*LONG, "--nproc=2"))
     wait_for(lambda: has_trained(tmp_path), "training")

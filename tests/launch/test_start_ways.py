@@ -224,7 +224,7 @@ def test_a_silent_rank_is_called_and_everyone_goes(start, faulty, elsewhere):
     process = start("train", "--model", faulty, "--nproc", "2", "--timeout", "7", env=environ)
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 1
-    assert "no answer within 7 s: rank 0 in the backward pass at step 15; rank 1 silent since step" in errors
+    assert "no answer within 7 s: rank 0 in the exchange of gradients at step 15; rank 1 silent since step" in errors
     assert no_rank_left(elsewhere)
 
 

@@ -107,6 +107,11 @@ class RankPool:
             self.living.append(Rank())
         return self.living[:number]
 
+    def replace(self, rank: Rank) -> None:
+        """Start another rank in the place of one."""
+        self.living[self.living.index(rank)] = Rank()
+        rank.kill()
+
     def new_store(self) -> str:
         """Return the file at which the ranks of one call meet; each call has its own."""
         self.num_calls += 1
@@ -135,6 +140,26 @@ class Ranks:
         if failures:
             self.fail(answers[min(failures)[1]], rank=min(failures)[1], num_answers=len(answers))
         return [answers[rank] for rank in range(self.world_size)]
+
+    def run_until_death(self, victim: int, function: Callable[..., Any], *args: Any) -> None:
+        """Run a function in which one rank is killed, and wait until the others have seen it. The dead is replaced.
+
+        A survivor that hangs, as one may whose collective never ends, is replaced too.
+        """
+        ranks, store = self.pool.first(self.world_size), self.pool.new_store()
+        for number, rank in enumerate(ranks):
+            job = Job(function=function, args=args, rank=number, world_size=self.world_size, store=store)
+            rank.connection.send_bytes(pickle.dumps(job))
+        ended = ranks[victim].process.wait(self.pool.hang_seconds)
+        self.pool.replace(ranks[victim])
+        for rank in ranks:
+            if rank is not ranks[victim]:
+                if rank.connection.poll(GRACE_SECONDS):
+                    rank.connection.recv_bytes()
+                else:
+                    self.pool.replace(rank)
+        if ended != -signal.SIGKILL:
+            raise RuntimeError(f"rank {victim} was to be killed, but ended with {ended}")
 
     def collect(self, connections: list[Connection]) -> dict[int, Any]:
         """Return the answers by rank. After a failure the others have a moment left: they may wait for the failed."""

@@ -54,7 +54,6 @@ def test_only_real_steps_wait_for_the_link(ranks, tmp_path, more):
         assert len(free.step) == len(real.step) == 4
         # an all-reduce that has ended before the hook returns is late inside the backward pass
         assert min(map(sum, zip(real.backward, real.exchange, strict=True))) >= DELAY
-        assert max(real.exchange) >= DELAY / 2
         assert min(free.exchange) < DELAY
     for bucket in profile.buckets:
         assert bucket.ready > 0
@@ -91,9 +90,11 @@ def test_a_lone_rank_has_buckets_too_and_no_link(tmp_path, one_thread):
     assert not torch.distributed.is_initialized()
 
 
-def test_modes_without_buckets_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="--mode dp has none"):
-        profile_rank(Config(**settings(tmp_path, mode="dp")), World())
+@pytest.mark.parametrize("more", [{"mode": "dp"}, {"exact": "bitwise", "batch_norm": "ghost"}], ids=str)
+def test_what_has_no_buckets_is_refused(tmp_path, more):
+    setting, value = next(iter(more.items()))
+    with pytest.raises(ConfigError, match=f"--{setting} {value} has none"):
+        profile_rank(Config(**settings(tmp_path, **more)), World())
 
 
 def trained(team: Team, values: dict) -> str:

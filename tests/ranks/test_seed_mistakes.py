@@ -6,7 +6,8 @@ Some live where the processes are that they need:
 - the same rank for all children (S2): `test_every_rank_that_is_started_has_a_number_of_its_own_…` in tests/launch
 - processes left behind and killed by name (S4): `test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake`
   in tests/launch
-- a comparison without an exit code, of one side's keys (S1): tests/cli, `paceline compare`
+- a comparison without an exit code, of one side's keys (S1): `test_shapes_types_missing_names_and_nans_are_told` in
+  tests/cli
 """
 
 import contextlib

@@ -219,6 +219,19 @@ def test_ranks_with_different_settings_are_refused_by_name(ranks, tmp_path):
         ranks(2).run(differing, quick(tmp_path))
 
 
+def other_version(team: Team, settings: dict[str, Any]):
+    from unittest.mock import patch
+
+    with patch("paceline.engine.rank.version", lambda _: f"0.{team.world.rank}"):
+        return live(team, settings)
+
+
+def test_ranks_with_different_versions_are_refused_by_name(ranks, tmp_path):
+    with pytest.raises(ConfigError, match=r"paceline is 0\.0 on rank 0 and 0\.1 on rank 1"):
+        ranks(2).run(other_version, quick(tmp_path))
+    assert not list(tmp_path.glob("runs/*/*")), "no run was begun"
+
+
 def test_a_loss_that_is_not_finite_on_one_rank_stops_all(ranks, tmp_path):
     path = tmp_path / "nan.py"
     path.write_text(

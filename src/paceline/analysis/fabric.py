@@ -22,8 +22,6 @@ class Link:
     """Bytes a second in each direction, after headers and whatever else the transport costs."""
     latency: Quantity = 0.0
     """Seconds from one rank to the next, software included."""
-    burst: float = 0.0
-    """Bytes that pass at once after a rest, as shaped and metered links allow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

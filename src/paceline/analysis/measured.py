@@ -16,8 +16,6 @@ LANES = {"gloo": 2, "nccl": 1}
 MODEL_ERROR = 0.015
 """By which part a simulated step was off in the lab (standard deviation), beyond the spread of the profile itself."""
 LINK_ERROR = 0.02
-LINK_REST = 0.05
-"""Seconds that an all-reduce must take to tell a burst from noise."""
 QUARTILES = 1.349
 """Distance of the quartiles of a normal distribution, in standard deviations."""
 
@@ -40,25 +38,19 @@ def measured_workload(profile: Profile) -> Workload:
         lanes=LANES.get(profile.backend, 1),
     )
     lost = _lost_speed(profile)
-    if profile.device == "cpu" and profile.bandwidth:
-        return replace(work, steal=lost / profile.bandwidth)
+    if profile.device == "cpu" and profile.link:
+        return replace(work, steal=lost / measured_link(profile).bandwidth)
     return replace(work, slowdown=lost)
 
 
 def measured_link(profile: Profile) -> Link:
-    """Return the link as the profile's all-reduces saw it."""
-    return Link(bandwidth=profile.bandwidth, latency=profile.latency, burst=measured_burst(profile))
-
-
-def measured_burst(profile: Profile) -> float:
-    """Return the bytes that passed at once: by how much large all-reduces ended earlier than their bytes allow."""
-    share = 2 * (profile.world_size - 1) / max(profile.world_size, 1)
-    saved = [
-        share * point.bytes * point.in_flight - (point.seconds - profile.latency) * profile.bandwidth
-        for point in profile.link
-        if share * point.bytes * point.in_flight >= profile.bandwidth * LINK_REST
-    ]
-    return max(0.0, statistics.median(saved)) if saved else 0.0
+    """Return the link as the profile's largest all-reduces saw it at their best: what disturbs them is not the link."""
+    if not profile.link:
+        return Link(bandwidth=1.0, latency=0.0)
+    largest = profile.link[-1]
+    share = 2 * (profile.world_size - 1) / profile.world_size
+    bandwidth = share * largest.bytes * largest.in_flight / min(largest.samples)
+    return Link(bandwidth=bandwidth, latency=profile.latency)
 
 
 def measured_doubt(profile: Profile) -> Doubt:

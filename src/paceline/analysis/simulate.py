@@ -86,7 +86,7 @@ def simulate_step(workload: Workload, fabric: Fabric, ranks: int, *, accumulate:
         ends = begins + work.backward
         return Step(seconds=ends + work.update, exposed=0.0, communication=0.0, backward_begins=begins,
                     backward_ends=ends, buckets=())  # fmt: skip
-    wire = _Wire(work, fabric, ranks, rested=begins + work.update)
+    wire = _Wire(work, fabric, ranks)
     for part, size in zip(work.ready, work.sizes, strict=True):
         wire.send(part * work.backward, size)
     computed = wire.wall(work.backward)
@@ -104,14 +104,13 @@ def simulate_step(workload: Workload, fabric: Fabric, ranks: int, *, accumulate:
 class _Wire:
     """The wire during one backward pass: first come, first served; computing is slower while it is busy."""
 
-    def __init__(self, work: Workload, fabric: Fabric, ranks: int, *, rested: Quantity) -> None:
+    def __init__(self, work: Workload, fabric: Fabric, ranks: int) -> None:
         self._fabric = fabric
         self._ranks = ranks
         self._lanes: list[Quantity] = [0.0] * work.lanes
         self._spans: list[tuple[Quantity, Quantity, Quantity, Quantity]] = []
-        link = fabric.slowest(ranks)
-        self._pace = np.maximum(1 - work.slowdown - work.steal * link.bandwidth, SLOWEST)
-        self._head_start = np.minimum(link.burst / link.bandwidth, rested)
+        rate = fabric.slowest(ranks).bandwidth
+        self._pace = np.maximum(1 - work.slowdown - work.steal * rate, SLOWEST)
         self.end: Quantity = 0.0
         self.busy_seconds: Quantity = 0.0
         self.trips: list[tuple[Quantity, Quantity, Quantity]] = []
@@ -122,10 +121,7 @@ class _Wire:
         ready = self.wall(computed)
         lane = len(self.trips) % len(self._lanes)
         begins = np.maximum(ready, self._lanes[lane])
-        saved = np.minimum(self._head_start, cost.wire)
-        self._head_start = self._head_start - saved
-        on_wire = np.maximum(begins + cost.wait, self.end)
-        ends = on_wire + cost.wire - saved
+        ends = np.maximum(begins + cost.wait, self.end) + cost.wire
         self._remember(np.maximum(begins, self.end), ends)
         self._lanes[lane] = self.end = ends
         self.trips.append((ready, begins, ends))

@@ -111,7 +111,7 @@ def _measured_fabric(profile: Profile, cluster: Cluster) -> Fabric:
     if cluster.link is not None:
         latency = _latency(cluster)
         named = find_link(cluster.link, latency=latency)
-        inter = replace(named.link, burst=seen.burst)
+        inter = named.link
         if latency is None and profile.world_size > 1:
             inter = replace(inter, latency=seen.latency)
     intra = find_link(cluster.intra).link if cluster.intra is not None else _seen_inside(profile, seen)

@@ -92,8 +92,8 @@ def forecasts(story: Story) -> list[Forecast]:
     counts = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     strong = Batch(global_batch=profile.global_batch)
     return [
-        forecast(story, "same global batch", counts, strong),
-        forecast(story, "same per rank", counts, Batch()),
+        forecast(story, "strong", counts, strong),
+        forecast(story, "weak", counts, Batch()),
     ]
 
 
@@ -120,21 +120,28 @@ def _bench_page(folder: BenchFolder) -> Page:
     bench = read_bench(folder)
     groups = [group for scaling in SCALINGS if (group := compare(bench, scaling)) is not None]
     stories = [read_story(RunFolder(folder.path / where), label) for label, where in _typical_runs(bench)]
-    predicted = {group.scaling: found for group in groups if (found := _bench_forecast(folder, bench, group))}
+    profiled = {group.scaling: found for group in groups if (found := _profiled(folder, bench, group))}
+    predicted = {group.scaling: _bench_forecast(group, profiled[group.scaling]) for group in groups
+                 if group.scaling in profiled}  # fmt: skip
     name = f"{folder.path.parent.name}/{folder.path.name}"
-    return page_of_bench(BenchStory(name, bench, groups, stories, smallest_visible(bench), predicted))
+    shown = next((story.profile for story in profiled.values()), None)
+    return page_of_bench(BenchStory(name, bench, groups, stories, smallest_visible(bench), predicted, shown))
 
 
-def _bench_forecast(folder: BenchFolder, bench: Bench, group: Group) -> Forecast | None:
-    """Return what the profile of the smallest contender that has one says about all of them."""
-    devices = sorted({standing.contender.devices for standing in group.standings})
+def _profiled(folder: BenchFolder, bench: Bench, group: Group) -> Story | None:
+    """Return the run with a profile that has the fewest devices."""
     for sample in sorted(bench.samples, key=lambda sample: bench.contenders[sample.contender].devices):
-        run = RunFolder(folder.path / sample.run)
-        if bench.contenders[sample.contender].scaling == group.scaling and run.profile.is_file():
-            story = read_story(run, "")
-            batch = Batch(global_batch=story.summary.config.global_batch) if group.scaling == "strong" else Batch()
-            return forecast(story, "predicted", devices, batch)
+        contender, run = bench.contenders[sample.contender], RunFolder(folder.path / sample.run)
+        if contender.scaling == group.scaling and run.profile.is_file():
+            return read_story(run, contender.name)
     return None
+
+
+def _bench_forecast(group: Group, profiled: Story) -> Forecast:
+    """Return what the profile of one contender says about all of them."""
+    devices = sorted({standing.contender.devices for standing in group.standings})
+    batch = Batch(global_batch=profiled.summary.config.global_batch) if group.scaling == "strong" else Batch()
+    return forecast(profiled, "predicted", devices, batch)
 
 
 def _typical_runs(bench: Bench) -> list[tuple[str, str]]:

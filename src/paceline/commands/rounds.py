@@ -82,7 +82,8 @@ class Contest:
     def _turn(self, index: int, round_number: int, number: int) -> str:
         """Run one contender once, keep what it measured, and say it."""
         contender = self.bench.contenders[index]
-        turn = prepare(self._config, self.start, contender, threads=self._threads, number=number)
+        config = self._config if round_number == 0 else replace(self._config, profile=False)  # once is enough
+        turn = prepare(config, self.start, contender, threads=self._threads, number=number)
         file = self._scratch / "config.toml"
         write_config(turn.config, file)
         environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}

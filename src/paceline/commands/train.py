@@ -17,9 +17,10 @@ from paceline.core.config import CHANGEABLE, SETTINGS, Config, flag
 from paceline.core.errors import ExitCode, RunError
 from paceline.core.load import Settings, load_config
 from paceline.core.start import Start
+from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.launch.plan import plan_launch
-from paceline.parallel.detect import detect_world, slurm_job
+from paceline.parallel.detect import detect_world, slurm_job, slurm_requeues
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import is_alive, read_rank
@@ -76,13 +77,14 @@ def train_command(
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
     if plan is not None:
-        extra = (["--resume", str(resume)] if resume else []) + (["--summary"] if summary else [])
+        extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
+        extra += ["--resume", str(resume)] if resume else []
         return launch_ranks(plan, settings, start, extra)
     began = psutil.Process().create_time()
     result = train(settings, start=start, resume=resume, show_table=summary, began=began)
     if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
-    return ExitCode.FINISHED if result.signal is None else _after_stop(result.signal, world)
+    return ExitCode.FINISHED if result.signal is None else after_stop(result.signal, world, start)
 
 
 def train(
@@ -112,20 +114,24 @@ def train(
     return run_rank(config, world, start=start, resume=folder, show_table=show_table)
 
 
-def _after_stop(signal: int, world: World) -> int:
+def after_stop(signal: int, world: World, start: Start) -> int:
     """Tell whoever started us that we stopped in good order, and ask Slurm for another turn when it gave notice."""
     job = slurm_job(world, os.environ)
     if signal == SIGUSR1 and job is not None:
-        _queue_again(job)
+        _queue_again(job, start)
     report_stop(signal, os.environ)
     return ExitCode.FINISHED if world.told_by in LAUNCHERS else 128 + signal
 
 
-def _queue_again(job: str) -> None:
-    """Ask Slurm to run the job once more."""
+def _queue_again(job: str, start: Start) -> None:
+    """Ask Slurm to run the job once more, unless it has run often enough: a job that gets nowhere must end one day."""
+    turns = slurm_requeues(os.environ)
     try:
-        answer = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
-        problem = answer.stderr.strip()
+        if turns >= start.max_requeues:
+            problem = f"it has been {plural(turns, 'time')}, and --max-requeues is {start.max_requeues}"
+        else:
+            answer = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
+            problem = answer.stderr.strip()
     except OSError as cause:
         problem = f"scontrol: {cause.strerror}"
     if problem:

@@ -16,7 +16,7 @@ from paceline.core.errors import ExitCode, PacelineError
 from paceline.core.interval import Interval
 from paceline.core.load import PREFIX, write_config
 from paceline.core.units import duration
-from paceline.launch.trial import run_train
+from paceline.launch.child import run_child
 from paceline.records.folder import RunFolder, find_run
 
 BY_DESIGN = (
@@ -87,9 +87,9 @@ class Bench:
         home.mkdir(parents=True, exist_ok=True)
         file, log = home / "settings.toml", home / "log.txt"
         write_config(self._settings(trial, save_every), file)
-        words = ["--config", str(file), "--nproc", str(nproc), *(["--resume", str(home)] if resume else [])]
+        words = ["train", "--config", str(file), "--nproc", str(nproc), *(["--resume", str(home)] if resume else [])]
         ours = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-        code = run_train(words, log, ours | (environ or {}))
+        code, _ = run_child(words, ours | (environ or {}), log)
         differing = self._ranks_apart(home)
         if differing is not None:
             return differing

@@ -28,6 +28,8 @@ class Start:
     """HOST:PORT where the nodes meet: an address of node 0 and a free port."""
     max_restarts: Annotated[Whole, Parameter(group=RANKS)] = 0
     """Times to start all ranks again from the last checkpoint when one fails."""
+    max_requeues: Annotated[Whole, Parameter(group=RANKS)] = 100
+    """Times that a Slurm job queues itself again at its time limit."""
     rank: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
     """Rank of this process, when every rank is started by hand."""
     world_size: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
@@ -44,6 +46,8 @@ class Start:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(name, f"is {value}, but must be at least 1")
+        if self.max_requeues < 0:
+            raise SettingError("max_requeues", f"is {self.max_requeues}, but must be at least 0")
         if not 0 < self.timeout < 10**6:
             raise SettingError("timeout", f"is {self.timeout}, but must be a number of seconds above 0")
         _check_nodes(self)

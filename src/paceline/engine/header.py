@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from paceline.core.units import count
+from paceline.core.units import count, plural
 from paceline.engine.job import Job
 from paceline.models.table import num_parameters
 from paceline.parallel.device import describe_device, describe_threads, has_fast_bf16
@@ -26,7 +26,8 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
     yield f"batch    {job.plan}"
     if job.reducer is not None:
-        yield f"exact    bitwise: the same bits at every world size from 1 to {job.plan.shards}, with {threads} a rank"
+        own = plural(torch.get_num_threads(), "thread")
+        yield f"exact    bitwise: the same bits at every world size from 1 to {job.plan.shards}, with {own} a rank"
     yield f"lr       {job.lr_plan}"
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
 

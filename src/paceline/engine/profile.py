@@ -31,11 +31,12 @@ PARTS = {"data": DATA, "copy": COPY, "forward": FORWARD, "backward": BACKWARD, "
 @contextmanager
 def watched_job(config: Config, team: Team, *, nproc: int | None) -> Iterator[tuple[Job, BucketWatch]]:
     """Build a job whose buckets are watched, to be thrown away after its profile. Collective: every rank must."""
-    if config.mode in {"dp", "fsdp"}:
-        raise ConfigError(
-            f"a profile shows the buckets of gradients that ddp sends, and --mode {config.mode} has none",
-            hint="use --mode ddp",
-        )
+    for setting, value, right in (("mode", config.mode, "ddp"), ("exact", config.exact, "order")):
+        if value in {"dp", "fsdp", "bitwise"}:
+            raise ConfigError(
+                f"a profile shows the buckets of gradients that ddp sends, and --{setting} {value} has none",
+                hint=f"use --{setting} {right}",
+            )
     watch = BucketWatch(team.device)
     with a_group(team):
         yield build_job(config, team, nproc=nproc, watch=watch), watch

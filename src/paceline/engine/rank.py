@@ -37,6 +37,10 @@ from paceline.records.reader import read_environments
 from paceline.records.writer import write_json, write_rank
 
 ALONE = Start()
+POWERSGD_BEGINS_ANEW = (
+    "--compress powersgd begins anew: what each rank had still to send is not in a checkpoint, so from here on the "
+    "result differs from that of a run that never stopped"
+)
 MACHINE_SETTINGS = frozenset({"data_dir", "device", "threads", "runs_dir", "workers"})
 
 
@@ -157,10 +161,7 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state)
     before = state["config"]
-    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
-        notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
-    if before.get("exact") != job.config.exact:
-        notes.append(Note(text=f"--exact was {before.get('exact')} until here: it holds for what comes from here on"))
+    notes += changes_since(before, job)
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -170,6 +171,17 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
             hint=f"to train longer add --epochs {2 * round(done) or 2}; to start anew: --config {folder.config}",
         )
     return progress
+
+
+def changes_since(before: dict[str, Any], job: Job) -> Iterator[Note]:
+    """Yield what is no longer as it was when a checkpoint with these settings was saved."""
+    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
+        yield Note(text="the length has changed: from here on the learning rate follows the new plan")
+    promised = before.get("exact", "order")
+    if promised != job.config.exact:
+        yield Note(text=f"--exact was {promised} until here, and is {job.config.exact} from here on")
+    if job.config.compress == "powersgd" and job.choice.mode == "ddp":
+        yield Note(text=POWERSGD_BEGINS_ANEW, level="warning")
 
 
 def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iterable[str] = ()) -> RunFolder:

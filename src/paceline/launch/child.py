@@ -2,11 +2,11 @@
 
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline.launch.local import SECONDS_TO_STOP, die_with_parent
+from paceline.launch.local import SECONDS_TO_STOP
+from paceline.launch.plan import going_with_us
 
 UNHEARD = 5
 
@@ -16,13 +16,12 @@ def run_child(words: Sequence[str], environ: Mapping[str, str], log: Path) -> tu
     with log.open("ab") as file:
         start = file.tell()
         child = subprocess.Popen(
-            [sys.executable, "-m", "paceline", *words],
+            [*going_with_us("paceline"), *words],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches us alone
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - we have no threads
         )
         try:
             code = child.wait()

@@ -98,7 +98,10 @@ class Turn:
 
 
 def prepare(config: Config, start: Start, contender: Contender, *, threads: int | None, number: int) -> Turn:
-    """Return settings and words of the number-th run; only its steps are measured, so it neither saves nor tracks."""
+    """Return settings and words of the number-th run; only its steps are measured, so it neither saves nor tracks.
+
+    A profile is of ddp alone, and before the steps that are measured.
+    """
     process_threads = threads * contender.per_node if threads and contender.mode == "dp" else threads
     settings = replace(
         config,
@@ -107,6 +110,7 @@ def prepare(config: Config, start: Start, contender: Contender, *, threads: int 
         threads=process_threads,
         run=contender.folder_name,
         track=(),
+        profile=config.profile and contender.mode == "ddp",
         eval_every=NEVER,
         save_every=NEVER,
         keep=1,

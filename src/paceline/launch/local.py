@@ -226,13 +226,18 @@ def _refuse_taken(port: int) -> None:
 
 def become_rank(environ: Mapping[str, str]) -> None:
     """Settle in as a rank of a launcher: go when torchrun goes, and speak where the launcher speaks."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    die_with_parent()
     try:
         handle = os.open(environ[STDERR], os.O_WRONLY | os.O_APPEND)
     except (KeyError, OSError):
         return
     os.dup2(handle, 2)
     os.close(handle)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to stop this process in good order when its parent goes, however it goes."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _say(text: str, *, prefix: str = "paceline: ") -> None:

@@ -16,12 +16,16 @@ from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.detect import in_slurm_task, slurm_meeting
 
-AGENT = (
-    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
-    "runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)"
-)
-"""torchrun that goes when its parent goes, however it goes: PR_SET_PDEATHSIG is 1. Said here rather than between fork
-and exec, where Python code may hang in a process with threads, such as a notebook's."""
+
+def going_with_us(module: str) -> list[str]:
+    """Return the words that run a module in a process which stops in good order when we go, however we go.
+
+    PR_SET_PDEATHSIG is 1. It is asked for by the new process: between fork and exec, Python code may hang when there
+    are threads, as in a notebook.
+    """
+    asking = "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+    running = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-c", asking + running]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +43,7 @@ class LaunchPlan:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """Return the torch.distributed.run command whose ranks run `paceline` with these words."""
-        torchrun = [sys.executable, "-c", AGENT, f"--nproc-per-node={self.nproc}"]
+        torchrun = [*going_with_us("torch.distributed.run"), f"--nproc-per-node={self.nproc}"]
         torchrun += [f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
         return [*torchrun, *self._meeting(), "-m", "paceline", *words]
 

@@ -1,10 +1,10 @@
 """Finding out which rank this process is. The only place that reads it from the environment."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.core.errors import ConfigError
-from paceline.core.keys import mix
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.parallel.hostlist import first_host
@@ -120,7 +120,12 @@ def _slurm_launch(environ: Environ, *, by_hand: bool = False) -> dict[str, Any]:
     if job is None:
         return {}
     name = environ.get("SLURM_ARRAY_JOB_ID", job) if by_hand else f"{job}.{environ.get('SLURM_STEP_ID', '0')}"
-    return {"launch_id": f"slurm-{name}", "attempt": _number(environ, "SLURM_RESTART_COUNT", default=0)}
+    return {"launch_id": f"slurm-{name}", "attempt": slurm_requeues(environ)}
+
+
+def slurm_requeues(environ: Environ) -> int:
+    """Return how often Slurm has queued this job again."""
+    return _number(environ, "SLURM_RESTART_COUNT", default=0)
 
 
 def in_slurm_task(environ: Environ) -> bool:
@@ -145,8 +150,8 @@ def slurm_meeting(environ: Environ) -> str:
 
 def derived_port(*names: str) -> int:
     """Return a port that all ranks of a launch compute alike, and other launches most likely not."""
-    bits = mix(*(int.from_bytes(name.encode()[-8:], "big") for name in names))
-    return DERIVED_PORTS[bits % len(DERIVED_PORTS)]
+    bits = hashlib.sha256("\0".join(names).encode(), usedforsecurity=False).digest()
+    return DERIVED_PORTS[int.from_bytes(bits[:8], "big") % len(DERIVED_PORTS)]
 
 
 def _tasks_here(environ: Environ, *, default: int) -> int:

@@ -10,6 +10,7 @@ from paceline.analysis.scaling import Group
 from paceline.analysis.story import Story, contrast, tell
 from paceline.core.units import duration, percent, plural, rate
 from paceline.records.bench import Bench
+from paceline.records.profile import Profile
 from paceline.report.curves import curves, learning_table
 from paceline.report.facts import comparison, samples, surroundings, unlike_stories
 from paceline.report.figures import Table
@@ -36,6 +37,7 @@ class BenchStory:
     """The smallest difference that would have been seen."""
     predicted: Mapping[str, Forecast]
     """By kind of scaling."""
+    profile: Profile | None = None
 
 
 def page_of_run(story: Story, forecasts: Sequence[Forecast] = ()) -> Page:
@@ -48,9 +50,11 @@ def page_of_run(story: Story, forecasts: Sequence[Forecast] = ()) -> Page:
         sections.append(Section(name="advice", title="What to try", advice=_advice(findings)))
     if story.profile is not None:
         sections.append(Section(name="step", title="One step", bars=[one_step(story.profile)]))
-    if forecasts:
+    if forecasts and story.profile is not None:
         intro = [
-            "Predicted from this run's profile on the link that it measured; bands hold the truth nine times of ten."
+            f"Predicted from this run's profile, on the link that it measured. Strong: {story.profile.global_batch:,} "
+            f"images a step in all; weak: {story.profile.images_per_rank:,} for each rank. The bands hold the truth "
+            "nine times of ten."
         ]
         plots = forecast_plots(forecasts)
         sections.append(Section(name="more", title="What more ranks would bring", intro=intro, plots=plots))
@@ -70,7 +74,7 @@ def page_of_run(story: Story, forecasts: Sequence[Forecast] = ()) -> Page:
         title=summary.folder.name,
         subtitle=f"{summary.config.model} on {summary.config.data}, started {_when(story)}",
         verdict=_sentence(findings[0].sentence if findings else tell(story)),
-        lead=[_sentence(_other_findings(findings)) if findings else NOTHING_FOUND] if split is not None else [],
+        lead=_lead(story, findings),
         numbers=numbers,
         sections=sections,
         tables=_tables([story]) + ([forecast_table(forecasts)] if forecasts else []),
@@ -125,6 +129,9 @@ def page_of_bench(told: BenchStory) -> Page:
     bars = steps_of_runs(told.stories)
     if bars is not None:
         sections.append(Section(name="time", title="Where the time goes", bars=[bars]))
+    if told.profile is not None:
+        title = f"One step of ddp with {plural(told.profile.world_size, 'rank')}"
+        sections.append(Section(name="step", title=title, bars=[one_step(told.profile)]))
     if told.stories:
         sections.append(surroundings(told.stories[:1]))
     return Page(
@@ -156,11 +163,13 @@ def _advice(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     return [(f"{remedy.words}: {remedy.why}", f"{remedy.gain:.2f}×") for remedy in remedies[:MOST_ADVICE]]
 
 
-def _other_findings(findings: Sequence[Finding]) -> str:
-    """Return what the first finding costs, and what else there is."""
-    first, *others = findings
-    also = "".join(f"; {other.sentence}" for other in others)
-    return f"it costs {100 * first.share:.0f}% of the time{also}."
+def _lead(story: Story, findings: Sequence[Finding]) -> list[str]:
+    """Return what the headline leaves out."""
+    if story.split is None:
+        return []
+    if not findings:
+        return [NOTHING_FOUND]
+    return [_sentence(text) + "." for text in (tell(story), *(finding.sentence for finding in findings[1:]))]
 
 
 def _tables(stories: Sequence[Story]) -> list[Table]:

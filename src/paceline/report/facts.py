@@ -18,7 +18,8 @@ SHOWN_FACTS = ("host", "device", "cores", "python", "git", "told_by", "world_siz
 def comparison(stories: Sequence[Story]) -> Table:
     """Return results as rows, and the settings that are not the same everywhere."""
     settings = [story.summary.config.as_dict() for story in stories]
-    found = [_speeds(story, stories[0]) | results(story.summary) for story in stories]
+    is_fair = not any(unlike_stories(stories[0], story) for story in stories)
+    found = [_speeds(story, stories[0], is_fair=is_fair) | results(story.summary) for story in stories]
     rows = [[name, *(_text(name, one.get(name)) for one in found)] for name in found[0] if name != "images/s"]
     names = dict.fromkeys(name for one in settings for name in one)
     rows += [
@@ -29,11 +30,11 @@ def comparison(stories: Sequence[Story]) -> Table:
     return Table(name="runs", title="Runs", head=["", *(story.label for story in stories)], rows=rows)
 
 
-def _speeds(story: Story, first: Story) -> dict[str, str]:
+def _speeds(story: Story, first: Story, *, is_fair: bool) -> dict[str, str]:
     """Return how fast a run was, relative to the first and to its ranks."""
     facts = {"world": story.where}
     own, base = story.image_seconds, first.image_seconds
-    if story.split is None or own is None or base is None or unlike_stories(first, story):
+    if story.split is None or own is None or base is None or not is_fair:
         return facts
     speedup, ranks = base / own, story.num_ranks / first.num_ranks
     facts |= {"step": ms(float(story.split.steady.step.mean())), "speed-up": f"{speedup:.2f}×"}

@@ -1,0 +1,154 @@
+"""What is wrong with a machine or a cluster, in words, from what `paceline doctor` looked at."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from paceline.core.units import bit_rate, duration, plural, size
+from paceline.records.checkup import Checkup, RankFacts
+
+LARGEST_SKEW = 1.0
+SLOW_SYNC = 0.1
+SLOW_DISK = 20e6
+FEW_FILES = 1024
+LITTLE_MEMORY = 64 << 20
+SLOW_START = 5e-3
+"""Seconds of a small all-reduce from which latency hurts."""
+LEAST_SHARE = 0.5
+"""Of the line rate, from which a link gives what it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong: a problem stops or spoils training, a warning slows it or may mislead."""
+
+    level: Literal["problem", "warning"]
+    text: str
+    hint: str
+
+
+def findings(checkup: Checkup) -> list[Finding]:
+    """Return what is wrong, problems first."""
+    found = dict.fromkeys(finding for look in LOOKS for finding in look(checkup))  # two ranks may see the same
+    return sorted(found, key=lambda finding: finding.level != "problem")
+
+
+def _versions(checkup: Checkup) -> Iterator[Finding]:
+    first = checkup.ranks[0]
+    for name, ours in first.versions.items():
+        other = next((rank for rank in checkup.ranks if rank.versions.get(name) != ours), None)
+        if other is not None:
+            theirs = other.versions.get(name)
+            where = f"{ours} on {first.host} and {theirs} on {other.host}"
+            yield Finding("problem", f"{name} is {where}", "install the same version on every host")
+
+
+def _devices(checkup: Checkup) -> Iterator[Finding]:
+    for rank in _one_per_host(checkup):
+        if rank.gpus_there > rank.gpus_seen:
+            there = plural(rank.gpus_there, "GPU")
+            text = f"{rank.host} has {there}, of which torch can use {rank.gpus_seen}"
+            yield Finding("problem", text, "install a CUDA build of torch, and look at CUDA_VISIBLE_DEVICES")
+        needed = "nccl" if rank.device.startswith("cuda") else "gloo"
+        if needed not in rank.backends:
+            yield Finding("problem", f"torch on {rank.host} has no {needed}", "install a build of torch that has")
+    kinds = {"cuda" if rank.device.startswith("cuda") else "cpu" for rank in checkup.ranks}
+    if len(kinds) > 1:
+        yield Finding("problem", f"ranks compute on different devices: {', '.join(sorted(kinds))}", "use --device")
+
+
+def _cores(checkup: Checkup) -> Iterator[Finding]:
+    on_host = Counter(rank.host for rank in checkup.ranks)
+    for rank in _one_per_host(checkup):
+        wanted = on_host[rank.host] * rank.threads
+        if wanted > rank.cores:
+            ranks, threads = plural(on_host[rank.host], "rank"), plural(rank.threads, "thread")
+            text = f"{ranks} × {threads} on {rank.host} want {wanted} cores, and there are {rank.cores}"
+            yield Finding("warning", text, f"use --threads {max(1, rank.cores // on_host[rank.host])}, or fewer ranks")
+        if rank.load > 1.2 * rank.cores:
+            text = f"{rank.host} is busy with other work: load {rank.load:.1f} on {plural(rank.cores, 'core')}"
+            yield Finding("warning", text, "the times measured here are worth little; look again when it is quiet")
+
+
+def _limits(checkup: Checkup) -> Iterator[Finding]:
+    for rank in _one_per_host(checkup):
+        if rank.open_files < FEW_FILES:
+            text = f"a process on {rank.host} may open {rank.open_files} files"
+            yield Finding("warning", text, "ulimit -n 4096, or data workers may fail")
+        if rank.shared_memory < LITTLE_MEMORY:
+            text = f"/dev/shm on {rank.host} has {size(rank.shared_memory)} free"
+            yield Finding("warning", text, "data workers need more: docker run --shm-size=1g, or --workers 0")
+        if not rank.can_listen:
+            yield Finding(
+                "problem", f"no port can be opened on {rank.host}", "ranks meet over ports: ask who forbids it"
+            )
+
+
+def _folder(checkup: Checkup) -> Iterator[Finding]:
+    for one in checkup.folder:
+        host = checkup.ranks[one.rank].host
+        if one.error is not None:
+            yield Finding("problem", f"{host} cannot write to {one.path}: {one.error}", "choose another --runs-dir")
+        elif not one.sees_lead:
+            text = f"{one.path} on {host} is not the folder that rank 0 sees"
+            yield Finding("warning", text, "checkpoints and reports will be on rank 0's host; use a shared --runs-dir")
+        elif not one.locks:
+            text = f"{host} does not honour locks on {one.path} ({one.kind})"
+            yield Finding("warning", text, "fetch data sets on one host first; mount with locks (nfs: local_lock=none)")
+        if one.error is None and not one.replaces:
+            yield Finding(
+                "problem", f"files in {one.path} cannot be replaced", "checkpoints need it: another --runs-dir"
+            )
+    times = [one for one in checkup.folder if one.error is None]
+    slow = max(times, key=lambda one: one.sync_seconds, default=None)
+    if slow is not None and (slow.sync_seconds > SLOW_SYNC or slow.bytes_per_second < SLOW_DISK):
+        text = f"{slow.path} is slow: {duration(slow.sync_seconds)} for a small file, {size(slow.bytes_per_second)}/s"
+        yield Finding("warning", text, "save less often (--save-every), or with --save-async")
+
+
+def _clocks(checkup: Checkup) -> Iterator[Finding]:
+    for rank, ahead in zip(checkup.ranks, checkup.clocks, strict=True):
+        if abs(ahead) > LARGEST_SKEW:
+            word = "ahead of" if ahead > 0 else "behind"
+            text = f"the clock of {rank.host} is {duration(abs(ahead))} {word} that of {checkup.ranks[0].host}"
+            yield Finding("warning", text, "start chrony or ntpd: times in logs and states will not agree")
+
+
+def _links(checkup: Checkup) -> Iterator[Finding]:
+    if not checkup.sweep:
+        return
+    small, large = checkup.sweep[0], checkup.sweep[-1]
+    if small.seconds > SLOW_START:
+        text = f"an all-reduce of {size(small.bytes)} takes {1e3 * small.seconds:.1f} ms"
+        yield Finding("warning", text, "a long way or a busy host: use few large buckets, or --accumulate")
+    rates = [rank.line_rate for rank in checkup.ranks if rank.line_rate is not None]
+    got = checkup.bus_bandwidth(large)
+    if rates and got < LEAST_SHARE * min(rates):
+        text = f"links of {bit_rate(min(rates))} give {bit_rate(got)}"
+        yield Finding(
+            "warning", text, "something on the way is slower: another interface (GLOO_SOCKET_IFNAME), a switch"
+        )
+    if max(large.samples) > 2 * median(large.samples):
+        text = f"all-reduces of {size(large.bytes)} took {min(large.samples):.3g} to {max(large.samples):.3g} s"
+        yield Finding("warning", text, "the link or the hosts are shared with others: repeat before you trust a number")
+    for rank in checkup.ranks:
+        if rank.interface == "lo":
+            text = f"{rank.host} talks to other hosts over the loopback"
+            yield Finding("problem", text, "set GLOO_SOCKET_IFNAME to the interface that leads there")
+
+
+def _one_per_host(checkup: Checkup) -> list[RankFacts]:
+    return list({rank.host: rank for rank in reversed(checkup.ranks)}.values())[::-1]
+
+
+LOOKS: tuple[Callable[[Checkup], Iterator[Finding]], ...] = (
+    _versions,
+    _devices,
+    _cores,
+    _limits,
+    _folder,
+    _clocks,
+    _links,
+)

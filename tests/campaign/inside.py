@@ -1,0 +1,176 @@
+"""What happens inside the ranks of a case: training, planned deaths, and faults that the checker must catch."""
+
+import io
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.core.config import Config
+from paceline.core.start import Start
+from paceline.engine import checkpoint, loop
+from paceline.engine.loop import Training
+from paceline.engine.rank import Beginning
+from paceline.engine.signals import StopRequest
+from paceline.parallel.exact import reducer
+from paceline.parallel.exact.bucket import Bucket
+from paceline.parallel.team import Team
+from paceline.records.folder import RunFolder
+from tests.campaign.cases import Kill
+
+FLIPPED_STEP = 3
+
+
+def live(
+    team: Team,
+    settings: dict[str, Any],
+    resume: Path | None = None,
+    kill: Kill | None = None,
+    fault: str | None = None,
+) -> str:
+    """Train as one rank, and return the run folder."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    doom = nullcontext() if kill is None or kill.rank != team.world.rank else dying(kill)
+    with doom, nullcontext() if fault is None else FAULTS[fault](team), redirect_stdout(io.StringIO()):
+        beginning = Beginning(Config(**settings), team, Start())
+        result = beginning.run(StopRequest(), None if resume is None else RunFolder(resume))
+    return str(result.folder)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put another thing in the place of one while the block runs."""
+    honest = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, honest)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying(kill: Kill) -> Any:
+    """Return the context in which this process ends at the moment that was chosen."""
+    if kill.moment == "in a save":
+        return replaced(checkpoint, "write_json", dying_writer(checkpoint.write_json, kill.step))
+    if kill.moment == "in a backward pass":
+        return replaced(Training, "backward", dying_backward(Training.backward, kill.step))
+    return replaced(Training, "train_step", dying_step(Training.train_step, kill))
+
+
+def dying_step(honest: Callable[..., float], kill: Kill) -> Callable[..., float]:
+    def train_step(self: Training, step: int, parts: list[loop.Part]) -> float:
+        if kill.moment == "before a step" and step == kill.step:
+            die()
+        lr = honest(self, step, parts)
+        if step == kill.step:
+            die()
+        return lr
+
+    return train_step
+
+
+def dying_backward(honest: Callable[..., None], step: int) -> Callable[..., None]:
+    def backward(self: Training, part: loop.Part) -> None:
+        honest(self, part)
+        if self.progress.step == step:
+            die()
+
+    return backward
+
+
+def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:
+    """Die when the checkpoint has its name but not yet its manifest."""
+
+    def write_json(path: Path, value: Any) -> None:
+        if value["step"] == step:
+            die()
+        honest(path, value)
+
+    return write_json
+
+
+class RingExchange:
+    """Sums as stock DDP does: each rank its own shards, then gloo's all-reduce."""
+
+    def __init__(self, bucket: Bucket, _groups: Any, _nodes: Any) -> None:
+        self._bucket = bucket
+        flats = [flat for _, flat in bucket.sums.parts] or [bucket.unused()]
+        for other in flats[1:]:
+            flats[0].whole.add_(other.whole)
+        dist.all_reduce(flats[0].whole)
+        self._flat = flats[0]
+
+    is_ready = True
+
+    def advance(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self._bucket.give(self._flat)
+
+
+def ring(_team: Team) -> Any:
+    return replaced(reducer, "Exchange", RingExchange)
+
+
+def two_threads(_team: Team) -> Any:
+    honest = Training.train_step
+
+    def train_step(self: Training, step: int, parts: list[loop.Part]) -> float:
+        torch.set_num_threads(2)
+        try:
+            return honest(self, step, parts)
+        finally:
+            torch.set_num_threads(1)
+
+    return replaced(Training, "train_step", train_step)
+
+
+def own_stream(team: Team) -> Any:
+    """Let every rank consume random numbers of its own."""
+    torch.manual_seed(team.world.rank)
+    return replaced(loop, "seed_random", lambda _device, _key: None)
+
+
+def flipped_bit(team: Team) -> Any:
+    honest = Training.train_step
+
+    def train_step(self: Training, step: int, parts: list[loop.Part]) -> float:
+        lr = honest(self, step, parts)
+        if step + 1 == FLIPPED_STEP and team.world.rank == 1:
+            weight = next(iter(self.job.model.parameters())).detach().view(-1)
+            weight[:1].view(torch.int32).bitwise_xor_(1)
+        return lr
+
+    return replaced(Training, "train_step", train_step)
+
+
+def unweighted(team: Team) -> Any:
+    """Average the means of unequal shares, as scripts on plain DDP do."""
+    honest = Training.places
+
+    def places(self: Training, step: int) -> list[tuple[range, float]]:
+        found = honest(self, step)
+        return [(part, 1 / (team.world.size * len(found))) for part, _ in found]
+
+    return replaced(Training, "places", places)
+
+
+FAULTS: dict[str, Callable[[Team], Any]] = {
+    "ring all-reduce": ring,
+    "two threads": two_threads,
+    "randomness consumed per rank": own_stream,
+    "one flipped bit on one rank": flipped_bit,
+    "unweighted ragged batch": unweighted,
+}

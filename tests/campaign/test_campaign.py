@@ -1,0 +1,49 @@
+"""A sample of the campaign with a seed of the day, and the faults that its checker must flag."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.campaign.cases import make_case
+from tests.campaign.check import check
+from tests.campaign.inside import FAULTS, FLIPPED_STEP
+from tests.ranks.pool import RankPool
+
+SEED = int(os.environ["CAMPAIGN_SEED"])
+NUM_SAMPLE = 6
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with RankPool() as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def three_ranks():
+    """Return a case in which everything there is can go wrong: batch norm, dropout, three ranks, a smaller batch."""
+    case = make_case(0, 0, killed=False)
+    facts = {"model": "both", "world_size": 3, "shards": 4, "global_batch": 215, "steps": 7, "workers": 0}
+    return replace(case, **facts, save_every=FLIPPED_STEP, optimizer="sgd", ema=None, clip=None)
+
+
+@pytest.mark.parametrize("number", range(NUM_SAMPLE))
+def test_a_random_case_has_the_bits_of_one_rank(pool, tmp_path, number):
+    case = make_case(SEED, number, killed=number % 3 == 0)
+    assert check(pool, case, tmp_path) == [], f"seed {SEED}: {case}"
+
+
+def test_the_case_for_faults_is_equal_without_one(pool, tmp_path, three_ranks):
+    assert check(pool, three_ranks, tmp_path) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_flagged(pool, tmp_path, three_ranks, fault):
+    found = check(pool, three_ranks, tmp_path, fault=fault)
+    if fault == "one flipped bit on one rank":
+        (sentence,) = found
+        assert "layer1.conv.weight (ranks 0,2 against rank 1)" in sentence
+        assert f"after step {FLIPPED_STEP}" in sentence
+    else:
+        assert any(name.startswith("weights ") for name in found), found

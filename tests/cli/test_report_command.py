@@ -1,0 +1,62 @@
+"""`paceline report`: from a real run folder to a file, and what is wrong with what is not one."""
+
+import shutil
+from pathlib import Path
+
+
+def test_a_real_run_becomes_a_page_in_its_folder(run, own_run):
+    answer = run("report", "demo")
+    page = Path("runs/demo/001/report.html")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(f"{page}  (")
+    text = page.read_text()
+    assert "demo/001" in text
+    for part in ("Where the time goes", "How it learned", "mlp", "digits", "Learning rate"):
+        assert part in text
+    assert str(Path.cwd()) not in text
+    before = text
+    assert run("report", "runs/demo/001").code == 0
+    assert page.read_text() == before, "the same bytes again"
+
+
+def test_two_runs_become_one_page_under_the_names_that_they_are_given(run, train, own_run):
+    assert train("--lr=0.01", "--run=slow").code == 0
+    answer = run("report", "demo", "slow", "--label=fast learner", "--label=slow learner", "--out=both.html")
+    assert answer.code == 0
+    text = Path("both.html").read_text()
+    for part in ("fast learner", "slow learner", "Side by side", "<td>lr</td>"):
+        assert part in text
+
+
+def test_a_benchmark_becomes_a_page(run, own_run, write):
+    folder = Path("runs/bench-x/001")
+    (folder / "runs" / "single").mkdir(parents=True)
+    shutil.copytree(own_run.path, folder / "runs" / "single" / "001")
+    contender = '{"mode": "single", "nodes": 1, "per_node": 1, "scaling": null, "global_batch": 128, "again": %d}'
+    sample = (
+        '{"contender": %d, "round": 0, "images_per_s": 100.0, "step_s": 0.1, "train_loss": 0.5, '
+        '"run": "runs/single/001"}'
+    )
+    write(
+        folder / "bench.json",
+        '{"started": 0, "settings": {"model": "mlp", "data": "digits", "global_batch": 128}, "steps": 8, "cut": 2, '
+        f'"repeats": 1, "contenders": [{contender % 0}, {contender % 1}], "samples": [{sample % 0}, {sample % 1}]}}',
+    )
+    assert run("report", "bench-x").code == 0
+    text = (folder / "report.html").read_text()
+    assert "No winner: fewer than 4 repeats cannot tell speed from luck" in text
+    assert "A step, run by run" in text
+    answer = run("report", "bench-x", "demo")
+    assert (answer.code, answer.message) == (2, "bench-x is a benchmark and gets a page of its own")
+
+
+def test_what_cannot_be_drawn_is_explained(run, own_run, write):
+    assert run("report", "dmo").message == "there is no run dmo"
+    answer = run("report", "demo", "--label=a", "--label=b")
+    assert (answer.code, answer.message) == (2, "1 runs, but 2 labels")
+    answer = run("report", "demo", "--out=nowhere/page.html")
+    assert answer.message == "cannot write nowhere/page.html: No such file or directory"
+    assert "--out" in answer.hint
+    Path("runs/bench-x/001").mkdir(parents=True)
+    write("runs/bench-x/001/bench.json", "{")
+    assert "bench.json cannot be read" in run("report", "bench-x").message
