@@ -1,7 +1,7 @@
 """The life of a rank: join, build, restore, train, leave."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
@@ -160,7 +160,8 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     if job.reducer is not None and state.get("fingerprint") is not None:
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state)
-    notes += changes(state["config"], job)
+    before = state["config"]
+    notes += changes_since(before, job)
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -172,13 +173,13 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     return progress
 
 
-def changes(before: Mapping[str, Any], job: Job) -> Iterator[Note]:
-    """Yield what a resumed run does not do as it did before."""
-    now = job.config.as_dict()
-    if any(before.get(name) != now.get(name) for name in ("epochs", "steps")):
+def changes_since(before: dict[str, Any], job: Job) -> Iterator[Note]:
+    """Yield what is no longer as it was when a checkpoint with these settings was saved."""
+    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
         yield Note(text="the length has changed: from here on the learning rate follows the new plan")
-    if before.get("exact") != now["exact"]:
-        yield Note(text=f"--exact was {before.get('exact')} until here: it holds for what comes from here on")
+    promised = before.get("exact", "order")
+    if promised != job.config.exact:
+        yield Note(text=f"--exact was {promised} until here, and is {job.config.exact} from here on")
     if job.config.compress == "powersgd" and job.choice.mode == "ddp":
         yield Note(text=POWERSGD_BEGINS_ANEW, level="warning")
 
