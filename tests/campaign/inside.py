@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from paceline.core.config import Config
 from paceline.core.start import Start
@@ -102,10 +103,10 @@ def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:
 class RingExchange:
     """Sums as stock DDP does: each rank its own shards, then gloo's all-reduce."""
 
-    def __init__(self, sums: Sequence[torch.Tensor], result: torch.Tensor, _nodes: Any, _lanes: Any) -> None:
+    def __init__(self, sums: Sequence[Tensor], result: Tensor, _nodes: Any, _lanes: Any) -> None:
         total = torch.zeros_like(result)
-        for own in sums:
-            total.add_(own)
+        for part in sums:
+            total.add_(part)
         dist.all_reduce(total)
         result.copy_(total)
 
