@@ -88,7 +88,8 @@ def main() -> None:
         with_clock, without = (
             steps(clock, options.model, options.batch, options.steps, folder) for clock in (Clock(), NoClock())
         )
-        with_clock(), without()
+        with_clock()
+        without()
         pairs = []
         for number in range(options.rounds):  # whoever goes first takes turns too
             first, second = (with_clock, without) if number % 2 else (without, with_clock)
