@@ -160,13 +160,7 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     if job.reducer is not None and state.get("fingerprint") is not None:
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state)
-    before = state["config"]
-    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
-        notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
-    if job.config.compress == "powersgd" and job.choice.mode == "ddp":
-        notes.append(Note(text=POWERSGD_BEGINS_ANEW, level="warning"))
-    if before.get("exact") != job.config.exact:
-        notes.append(Note(text=f"--exact was {before.get('exact')} until here: it holds for what comes from here on"))
+    notes += changes(state["config"], job)
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -176,6 +170,16 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
             hint=f"to train longer add --epochs {2 * round(done) or 2}; to start anew: --config {folder.config}",
         )
     return progress
+
+
+def changes(before: dict[str, Any], job: Job) -> Iterator[Note]:
+    """Yield what is not as it would have been without the stop."""
+    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
+        yield Note(text="the length has changed: from here on the learning rate follows the new plan")
+    if job.config.compress == "powersgd" and job.choice.mode == "ddp":
+        yield Note(text=POWERSGD_BEGINS_ANEW, level="warning")
+    if before.get("exact") != job.config.exact:
+        yield Note(text=f"--exact was {before.get('exact')} until here: it holds for what comes from here on")
 
 
 def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iterable[str] = ()) -> RunFolder:
