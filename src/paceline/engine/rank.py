@@ -160,8 +160,7 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     if job.reducer is not None and state.get("fingerprint") is not None:
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state)
-    before = state["config"]
-    notes += changes_since(before, job)
+    notes += changes_since(state["config"], job)
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
