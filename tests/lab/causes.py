@@ -8,6 +8,7 @@ Each trial is two runs of the same work, the cause in one of them. The link is t
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--causes", nargs="+", default=list(CAUSES), choices=list(CAUSES))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that hosts are torn down
     with tempfile.TemporaryDirectory(prefix="paceline-causes-") as name:
         for line in campaign(options.causes, options.trials, Path(name)):
             print(line, flush=True)  # noqa: T201 - the table is the answer
