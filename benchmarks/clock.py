@@ -3,7 +3,8 @@
     python -m benchmarks.clock            # interleaved rounds, CPU-seconds of one thread
 
 The laps, the hook on the loss and the callback after the backward pass are what a step pays; reading the totals once
-per interval is in it too.
+per interval is in it too. That is less than the noise of whole steps, so the same calls are also timed by themselves,
+around a backward pass of one number.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from torch import Tensor
 from benchmarks.loop_overhead import NEVER, TOTAL, StopAfter
 from paceline.core.config import Config
 from paceline.core.world import World
-from paceline.engine.clock import Clock
+from paceline.engine.clock import COPY, DATA, EXCHANGE, FORWARD, RECORD, UPDATE, Clock
 from paceline.engine.job import build_job
 from paceline.engine.loop import Training
 from paceline.engine.recorder import Recorder
@@ -60,6 +61,21 @@ def steps(clock: Clock, model: str, batch: int, number: int, folder: str) -> Cal
     return turn
 
 
+def calls(clock: Clock, number: int = 5000) -> float:
+    """Return the CPU-seconds of what a step asks of a clock, and of a backward pass of one number."""
+    weight = torch.ones((), requires_grad=True)
+    start = time.process_time()
+    for _ in range(number):
+        for phase in (DATA, COPY, FORWARD):
+            clock.lap(phase)
+        loss = weight * 2
+        clock.watch(loss)
+        loss.backward()
+        for phase in (EXCHANGE, EXCHANGE, UPDATE, RECORD, RECORD):
+            clock.lap(phase)
+    return (time.process_time() - start) / number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the clock costs a step")
     parser.add_argument("--model", default="resnet20")
@@ -72,19 +88,22 @@ def main() -> None:
         with_clock, without = (
             steps(clock, options.model, options.batch, options.steps, folder) for clock in (Clock(), NoClock())
         )
-        with_clock(), without()
+        with_clock()
+        without()
         pairs = []
         for number in range(options.rounds):  # whoever goes first takes turns too
             first, second = (with_clock, without) if number % 2 else (without, with_clock)
             seconds = {first: first(), second: second()}
             pairs.append((seconds[with_clock], seconds[without]))
+    alone = statistics.median(calls(Clock()) - calls(NoClock()) for _ in range(9))
     ratios = sorted(100 * (mine / bare - 1) for mine, bare in pairs)
     step = statistics.median(bare for _, bare in pairs) / options.steps
     quarter = len(ratios) // 4
     print(
         f"{options.model}, batch {options.batch}, {options.rounds} rounds, {1e3 * step:.2f} ms a step\n"
         f"the clock costs {statistics.median(ratios):+.2f}% "
-        f"(middle half {ratios[quarter]:+.2f} … {ratios[-1 - quarter]:+.2f}%)"
+        f"(middle half {ratios[quarter]:+.2f} … {ratios[-1 - quarter]:+.2f}%); "
+        f"its calls by themselves take {1e6 * alone:.1f} µs, {100 * alone / step:.3f}%"
     )
 
 

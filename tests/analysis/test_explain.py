@@ -126,6 +126,7 @@ def test_threads_beyond_the_cores_are_blamed_and_otherwise_other_programs():
     assert finding.remedies[0].words == "--threads 4"
     assert finding.remedies[0].gain == pytest.approx(1 / 0.6)
     assert causes(a_run(starved=0.4, about={"threads": [4, 4], "cores": [8, 8]})) == ["cores"]
+    assert causes(a_run(starved=0.15, about={"threads": [4, 4], "cores": [8, 8]})) == []
     assert causes(a_run(starved=0.01, about={"threads": [8, 8], "cores": [8, 8]})) == []
 
 

@@ -93,7 +93,7 @@ def test_the_difference_that_is_said_to_be_visible_is_seen_four_times_out_of_fiv
 def test_more_repeats_see_smaller_differences():
     gaps = [visible_gap(0.05, repeats) for repeats in (6, 20, 60)]
     assert gaps == sorted(gaps, reverse=True)
-    assert smallest_visible(make_bench(SAME_TWICE)) > 0.5, "this machine was very busy"
+    assert (smallest_visible(make_bench(SAME_TWICE)) or 0) > 0.5, "this machine was very busy"
     assert smallest_visible(make_bench({0: [1.0, 2.0]})) is None
 
 

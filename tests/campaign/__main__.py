@@ -1,8 +1,10 @@
 """`make campaign`: hundreds of random cases, each equal to one rank to the bit; writes docs/results/campaign.md."""
 
 import argparse
+import json
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 import time
@@ -22,50 +24,91 @@ RESULT = Path(__file__).parents[2] / "docs" / "results" / "campaign.md"
 
 
 def main() -> int:
+    options = read_words()
+    every = max(1, options.cases // options.kills) if options.kills else options.cases + 1
+    numbers = range(options.cases) if options.only is None else [options.only]
+    cases = [make_case(options.seed, number, killed=number % every == 0) for number in numbers]
+    journal = Journal(options.journal, options.seed)
+    todo = [case for case in cases if case.number not in journal.found][: options.at_most]
+    print(f"{plural(len(todo), 'case')} of {len(cases)}, seed {options.seed}", flush=True)
+    try:
+        run(todo, journal)
+    except KeyboardInterrupt:
+        print("\nstopped; the page was not written", file=sys.stderr)
+        return 130
+    if len(journal.found) < len(cases):
+        print(f"{len(journal.found)} of {len(cases)} done; the same command goes on")
+        return 0
+    text = result_text(cases, journal, options.seed)
+    if options.write:
+        RESULT.write_text(text, encoding="utf-8")
+    print(f"\n{text}")
+    return 1 if journal.mismatches else 0
+
+
+def read_words() -> argparse.Namespace:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--cases", type=int, default=200)
     words.add_argument("--kills", type=int, default=50, help="cases in which a rank is killed with SIGKILL")
     words.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     words.add_argument("--only", type=int, help="run one case of a seed again")
+    words.add_argument("--journal", type=Path, help="file of what is done; a campaign goes on where it stopped")
+    words.add_argument("--at-most", type=int, help="cases to run this time")
     words.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
-    options = words.parse_args()
-    every = max(1, options.cases // options.kills) if options.kills else options.cases + 1
-    numbers = range(options.cases) if options.only is None else [options.only]
-    cases = [make_case(options.seed, number, killed=number % every == 0) for number in numbers]
-    print(f"{plural(len(cases), 'case')}, seed {options.seed}", flush=True)
-    start = time.monotonic()
-    try:
-        mismatches = run(cases)
-    except KeyboardInterrupt:
-        print("\nstopped; nothing was written", file=sys.stderr)
-        return 130
-    text = result_text(cases, mismatches, options.seed, time.monotonic() - start)
-    if options.write:
-        RESULT.write_text(text, encoding="utf-8")
-    print(f"\n{text}")
-    return 1 if mismatches else 0
+    return words.parse_args()
 
 
-def run(cases: Sequence[Case]) -> dict[int, list[str]]:
-    """Run all cases and return those that differ; their runs are kept."""
-    mismatches: dict[int, list[str]] = {}
+class Journal:
+    """What has been found so far, case by case; in a file if there is one."""
+
+    def __init__(self, path: Path | None, seed: int) -> None:
+        self.path = path
+        self.seed = seed
+        self.found: dict[int, list[str]] = {}
+        self.seconds = 0.0
+        if path is not None and path.exists():
+            for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+                if line["seed"] == seed:
+                    self.found[line["case"]] = line["found"]
+                    self.seconds += line["seconds"]
+
+    def add(self, case: Case, found: list[str], seconds: float) -> None:
+        self.found[case.number] = found
+        self.seconds += seconds
+        if self.path is not None:
+            line = {"seed": self.seed, "case": case.number, "found": found, "seconds": round(seconds, 3)}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    @property
+    def mismatches(self) -> dict[int, list[str]]:
+        return {number: found for number, found in self.found.items() if found}
+
+
+def run(cases: Sequence[Case], journal: Journal) -> None:
+    """Run cases one after another; the runs of one that differs are kept."""
     memory = Path("/dev/shm")  # no disk needs to hear of hundreds of runs
     home = Path(tempfile.mkdtemp(prefix="campaign-", dir=memory if memory.is_dir() else None))
-    with RankPool(hang_seconds=900.0) as pool:
-        for done, case in enumerate(cases, start=1):
-            found = check_in(pool, case, home / str(case.number))
-            if found:
-                mismatches[case.number] = found
-                print(f"case {case.number} differs: {case}\n  {', '.join(found[:5])}\n  {home / str(case.number)}")
-            if done % 10 == 0:
-                print(f"{done} of {len(cases)}: {len(mismatches)} differ", flush=True)
-    if not mismatches:
-        home.rmdir()
-    return mismatches
+    differs = False
+    try:
+        with RankPool() as pool:
+            for done, case in enumerate(cases, start=1):
+                start = time.monotonic()
+                found = check_in(pool, case, home / str(case.number))
+                journal.add(case, found, time.monotonic() - start)
+                if found:
+                    differs = True
+                    print(f"case {case.number} differs: {case}\n  {', '.join(found[:5])}\n  {home / str(case.number)}")
+                if done % 10 == 0:
+                    print(f"{done} of {len(cases)}: {len(journal.mismatches)} differ", flush=True)
+    finally:
+        if not differs:
+            shutil.rmtree(home, ignore_errors=True)
 
 
-def result_text(cases: Sequence[Case], mismatches: dict[int, list[str]], seed: int, seconds: float) -> str:
+def result_text(cases: Sequence[Case], journal: Journal, seed: int) -> str:
     """Return the page about a campaign."""
+    mismatches, seconds = journal.mismatches, journal.seconds
     kills = [case.kill for case in cases if case.kill is not None]
     rows = {
         "ranks": Counter(f"W={case.world_size}" for case in cases),

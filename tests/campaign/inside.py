@@ -4,13 +4,14 @@ import io
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from paceline.core.config import Config
 from paceline.core.start import Start
@@ -19,7 +20,6 @@ from paceline.engine.loop import Training
 from paceline.engine.rank import Beginning
 from paceline.engine.signals import StopRequest
 from paceline.parallel.exact import reducer
-from paceline.parallel.exact.bucket import Bucket
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from tests.campaign.cases import Kill
@@ -103,21 +103,20 @@ def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:
 class RingExchange:
     """Sums as stock DDP does: each rank its own shards, then gloo's all-reduce."""
 
-    def __init__(self, bucket: Bucket, _groups: Any, _nodes: Any) -> None:
-        self._bucket = bucket
-        flats = [flat for _, flat in bucket.sums.parts] or [bucket.unused()]
-        for other in flats[1:]:
-            flats[0].whole.add_(other.whole)
-        dist.all_reduce(flats[0].whole)
-        self._flat = flats[0]
+    def __init__(self, sums: Sequence[Tensor], result: Tensor, _nodes: Any, _lanes: Any) -> None:
+        total = torch.zeros_like(result)
+        for part in sums:
+            total.add_(part)
+        dist.all_reduce(total)
+        result.copy_(total)
 
     is_ready = True
 
     def advance(self) -> None:
         pass
 
-    def finish(self) -> None:
-        self._bucket.give(self._flat)
+    def wait(self) -> None:
+        pass
 
 
 def ring(_team: Team) -> Any:

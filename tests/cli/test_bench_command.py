@@ -60,8 +60,8 @@ def test_a_contender_that_fails_is_out_and_the_others_go_on(command, elsewhere):
     answer = command(*SMALL, "--model=own.py:build", "--repeats=1", "--json")
     value = json.loads(answer.out)
     assert answer.code == 0
-    assert list(value["failures"]) == ["ddp 2"]
-    assert "no ranks here" in value["failures"]["ddp 2"]
+    assert list(value["failures"]) == ["ddp 2 (strong)"]
+    assert "no ranks here" in value["failures"]["ddp 2 (strong)"]
     (group,) = value["groups"]
     assert [standing["contender"]["mode"] for standing in group["standings"]] == ["single"]
     assert group["verdict"] == "one contender alone is no comparison"

@@ -26,11 +26,11 @@ for words in (["--help"], ["--version"], ["train", "--help"], ["eval", "--help"]
               ["train", "--epochs", "0"]):
     print(words, run(words, {}), flush=True)
 import paceline
-print("torch" in sys.modules)
+print("torch" in sys.modules or "numpy" in sys.modules)
 """
 
 
-def test_help_version_and_bad_settings_do_not_wait_for_torch(elsewhere):
+def test_help_version_and_bad_settings_do_not_wait_for_torch_or_numpy(elsewhere):
     words = [sys.executable, "-c", WITHOUT_TORCH]
     options = {"timeout": LONGEST, "cwd": elsewhere, "env": child_environment()}
     answer = subprocess.run(words, capture_output=True, text=True, check=True, **options)

@@ -61,7 +61,7 @@ def test_ranks_in_fp16_follow_the_curve_of_one_in_fp32(ranks, tmp_path, mode):
 def test_threads_in_fp16_follow_the_curve_of_one_in_fp32(tmp_path, one_thread):
     settings = quick(tmp_path, steps=12, log_every=1, threads=1)
     alone = losses(paceline.train(Config(**settings)).folder)
-    half = {"precision": "fp16", "mode": "dp"}
+    half: dict[str, Any] = {"precision": "fp16", "mode": "dp"}
     spread = losses(paceline.train(Config(**(settings | half)), start=Start(nproc=2)).folder)
     assert spread == pytest.approx(alone, rel=ROUNDED)
     assert spread != pytest.approx(alone, rel=1e-7), "fp16 shows"

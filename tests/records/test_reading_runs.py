@@ -70,9 +70,12 @@ def test_a_process_that_got_the_number_of_a_dead_rank_does_not_count(folder):
     assert run_state(folder) == "LOST"
 
 
-def test_a_rank_on_another_host_is_believed(folder):
+def test_a_rank_on_another_host_is_believed_while_it_gives_signs_of_life(folder):
     write_rank(folder.rank(0), World(host="elsewhere", pid=2**22 + 1), State.TRAINING, step=5)
     assert run_state(folder) == "TRAINING"
+    line = json.loads(folder.rank(0).read_text())
+    folder.rank(0).write_text(json.dumps(line | {"time": line["time"] - 3600}))
+    assert run_state(folder) == "LOST", "so that a run whose host died can go on elsewhere"
 
 
 @pytest.mark.parametrize("state", [State.FINISHED, State.STOPPED, State.FAILED])

@@ -103,7 +103,7 @@ def test_runs_side_by_side_name_the_cause_of_the_difference():
     text = render(page_of_runs([one, two]))
     assert headline(text) == (
         "An image takes 5.5× as long with two hosts as with one rank: communication that nothing hides is 300 of the "
-        "374 ms of a step and 98% of the difference"
+        "374 ms of a step and 98% of what is added"
     )
     assert "2 ranks on 2 nodes" in text
     assert "0.18×" in text, "the speed-up stands in the table"
@@ -126,7 +126,7 @@ def test_a_benchmark_is_drawn_against_the_ideal_and_the_prediction():
     assert group is not None
     predicted = {"strong": Forecast(label="predicted", efficiency={1: (1, 1, 1), 2: (0.92, 0.88, 0.95)})}
     text = render(page_of_bench(BenchStory("bench/001", bench, [group], [], 0.05, predicted)))
-    assert headline(text).startswith("Ddp 2 is fastest: 1.80×")
+    assert headline(text).startswith("ddp 2 is fastest: 1.80×")
     for label in ("ideal", "ddp", "predicted"):
         assert re.search(rf'class="end [^"]*"[^>]*>{label} ', text), label
     assert 'class="band"' in text

@@ -14,6 +14,8 @@ from paceline.core.units import bit_rate, duration, size, step_time
 from paceline.records.profile import Profile
 
 FEWEST_STEPS = 5
+LEAST_CROWDED = 0.25
+"""The same for other programs: ranks that fill the cores share them with their own exchange of gradients."""
 
 
 def explain(split: TimeSplit, config: Config, profile: Profile | None = None) -> tuple[Finding, ...]:
@@ -84,7 +86,7 @@ def find_threads(run: Evidence) -> Iterator[Finding]:
     here = [other for other, name in enumerate(facts.hosts) if name == host]
     threads, cores = sum(facts.threads[other] for other in here), max(facts.cores[other] for other in here)
     share = float(min(starved[other] for other in here))
-    if share < LEAST:
+    if share < (LEAST if threads > cores else LEAST_CROWDED):
         return
     lost = f"{100 * share:.0f}% of the time a rank on {host} has work but no core to do it on"
     if threads > cores:

@@ -26,7 +26,7 @@ class Sums:
     """In how many steps the others waited for this rank."""
     cpu: Ranks
     starved: Ranks
-    """Seconds in which the main thread had work, but no core to do it on."""
+    """Seconds in which a thread had work, but no core to do it on."""
 
     def per_step(self, phase: str) -> Ranks:
         """Return the mean seconds of a phase in a step."""

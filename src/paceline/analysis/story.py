@@ -1,5 +1,6 @@
 """What a run has to tell, gathered from its records: who took part, how it learned, where its time went."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ PHASE_WORDS = {
     "straggler": "waiting for slower ranks",
     "update": "the update",
 }
+WAITS = ("data", "communication", "straggler")
 SAME = 0.05
 """Differences below this share are not worth a sentence."""
 
@@ -78,25 +80,48 @@ def tell(story: Story) -> str:
 
 
 def contrast(first: Story, second: Story) -> str | None:
-    """Return in a sentence how much slower the slower of two runs is, and which part of a step makes the difference."""
+    """Return in a sentence what the second run gains or loses beside the first, and which part of a step costs it."""
     if first.split is None or second.split is None:
         return None
-    fast, slow = sorted((first, second), key=lambda story: story.image_seconds or 0.0)
-    assert fast.split is not None
+    before, after = first.image_seconds or 1.0, second.image_seconds or 1.0
+    ratio, ranks = before / after, second.num_ranks / first.num_ranks
+    if max(ratio, 1 / ratio) < 1 + SAME:
+        return f"{second.label} is as fast as {first.label}, within {100 * (max(ratio, 1 / ratio) - 1):.0f}%"
+    if ratio > 1 and ranks > 1:
+        return (
+            f"{second.label}: {ratio:.2f}× as fast as {first.label} on {ranks:g}× the ranks, "
+            f"{100 * ratio / ranks:.0f}% efficient; {_dearest(second.split, WAITS)}"
+        )
+    slow, fast = (second, first) if ratio < 1 else (first, second)
+    longer = max(ratio, 1 / ratio)
+    how = f"{longer:.1f}× as long with {slow.label} as" if longer >= 1.5 else f"{_more(longer)} with {slow.label} than"
+    return f"an image takes {how} with {fast.label}: {_cause(slow, fast)}"
+
+
+def _more(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.0f}% longer"
+
+
+def _dearest(split: TimeSplit, phases: Iterable[str]) -> str:
+    """Return the phase that costs most, in words."""
+    phase = max(phases, key=lambda phase: float(split.steady.per_step(phase).mean()))
+    return _of_step(split, phase)
+
+
+def _of_step(split: TimeSplit, phase: str) -> str:
+    seconds = float(split.steady.per_step(phase).mean())
+    return f"{PHASE_WORDS[phase]} is {1000 * seconds:.0f} of the {1000 * split.steady.step.mean():.0f} ms of a step"
+
+
+def _cause(slow: Story, fast: Story) -> str:
+    """Return which part of a step makes the difference, and how much of it."""
     assert slow.split is not None
-    ratio = (slow.image_seconds or 0.0) / (fast.image_seconds or 1.0)
-    if ratio < 1 + SAME:
-        return f"{fast.label} and {slow.label} are equally fast, within {100 * (ratio - 1):.0f}%"
+    assert fast.split is not None
     gains = {
         phase: float(slow.split.steady.per_step(phase).mean()) / slow.summary.config.global_batch
         - float(fast.split.steady.per_step(phase).mean()) / fast.summary.config.global_batch
         for phase in PHASE_WORDS
     }
-    cause = max(gains, key=lambda phase: gains[phase])
-    seconds = slow.split.steady.per_step(cause).mean()
-    share = min(1.0, gains[cause] / sum(value for value in gains.values() if value > 0))
-    return (
-        f"an image takes {ratio:.1f}× as long with {slow.label} as with {fast.label}: {PHASE_WORDS[cause]} is "
-        f"{1000 * seconds:.0f} of the {1000 * slow.split.steady.step.mean():.0f} ms of a step "
-        f"and {100 * share:.0f}% of the difference"
-    )
+    phase = max(gains, key=lambda phase: gains[phase])
+    share = gains[phase] / sum(value for value in gains.values() if value > 0)
+    return f"{_of_step(slow.split, phase)} and {100 * share:.0f}% of what is added"

@@ -91,9 +91,9 @@ def _look(world: World, look: Look, start: Start, largest: int) -> dict[str, Any
     from paceline.parallel.team import join
 
     device = choose_device(look.device, world)
-    set_threads(None, num_sharing=world.local_size)
     choose_interface(world, os.environ)
     with join(world, device, timeout=start.timeout) as team:
+        set_threads(None, num_sharing=team.num_sharing)
         gpus = 0 if look.device == "cpu" else count_gpus(os.environ)
         checkup = check_up(team, look.runs_dir, gpus_there=gpus, largest=largest, environ=os.environ)
     found = findings(checkup)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -54,9 +55,11 @@ class Contest:
 
     def run(self, say: Say) -> bool:
         """Run all rounds and tell whether someone stopped them."""
+        say(self._plan())
         caution = crowded(self.bench.contenders, self._threads)
         if caution is not None:
             say(f"caution: {caution}")
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             self._keep()
             self._rounds(say)
@@ -64,8 +67,15 @@ class Contest:
             say(f"stopped after {plural(len(self.bench.samples), 'run')}; what was measured is kept")
             return True
         finally:
+            signal.signal(signal.SIGTERM, before)
             shutil.rmtree(self._scratch, ignore_errors=True)
         return False
+
+    def _plan(self) -> str:
+        """Say what is about to happen."""
+        names = ", ".join(one.label for one in self.bench.contenders)
+        each = "" if self._threads is None else f", {plural(self._threads, 'thread')} a device"
+        return f"{plural(self.bench.repeats, 'round')} of {names}; {self.bench.steps} steps each{each}"
 
     def _rounds(self, say: Say) -> None:
         count, number = len(self.bench.contenders), 0
@@ -74,10 +84,10 @@ class Contest:
                 index = (place + round_number) % count
                 contender = self.bench.contenders[index]
                 number += 1
-                if contender.name in self.bench.failures or (contender.nodes == 1 and not self.is_lead):
+                if contender.label in self.bench.failures or (contender.nodes == 1 and not self.is_lead):
                     continue
                 told = self._turn(index, round_number, number)
-                say(f"[{number}/{count * self.bench.repeats}] round {round_number + 1}: {_label(contender)}  {told}")
+                say(f"[{number}/{count * self.bench.repeats}] round {round_number + 1}: {contender.label}  {told}")
 
     def _turn(self, index: int, round_number: int, number: int) -> str:
         """Run one contender once, keep what it measured, and say it."""
@@ -88,12 +98,10 @@ class Contest:
         write_config(turn.config, file)
         environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
         code, said = run_child(["train", "--config", str(file), *turn.words], environ, self._log)
+        if code != 0:  # every node sees that it failed, so all go on without it
+            return self._out(contender, _reason(said))
         if self.folder is None:
-            return "took part" if code == 0 else f"failed: {_reason(said)}"
-        if code != 0:
-            self.bench.failures[contender.name] = _reason(said)
-            self._keep()
-            return f"failed and is out: {self.bench.failures[contender.name]}"
+            return "took part"
         run = max(list_runs_below(self.folder.runs / contender.folder_name), key=lambda run: run.path)
         shutil.rmtree(run.checkpoints, ignore_errors=True)  # a benchmark is about time, and they are large
         try:
@@ -102,12 +110,17 @@ class Contest:
                 read_metrics(run), cut=self.bench.cut, contender=index, round_number=round_number, run=where
             )
         except PacelineError as problem:
-            self.bench.failures[contender.name] = problem.message
-            return f"failed and is out: {problem.message}"
+            return self._out(contender, problem.message)
         self.bench.samples.append(sample)
         self._learn(run)
         self._keep()
         return f"{rate(sample.images_per_s)} images/s  {rate(1000 * sample.step_s)} ms/step"
+
+    def _out(self, contender: Contender, reason: str) -> str:
+        """Go on without a contender."""
+        self.bench.failures[contender.label] = reason
+        self._keep()
+        return f"failed and is out: {reason}"
 
     def _learn(self, run: RunFolder) -> None:
         """Take over from the first run what only a run knows."""
@@ -119,10 +132,6 @@ class Contest:
     def _keep(self) -> None:
         if self.folder is not None:
             write_bench(self.folder, self.bench)
-
-
-def _label(contender: Contender) -> str:
-    return contender.name if contender.scaling is None else f"{contender.name} ({contender.scaling})"
 
 
 def _reason(said: str) -> str:

@@ -160,11 +160,7 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     if job.reducer is not None and state.get("fingerprint") is not None:
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state)
-    before = state["config"]
-    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
-        notes.append(Note(text="the length has changed: from here on the learning rate follows the new plan"))
-    if job.config.compress == "powersgd" and job.choice.mode == "ddp":
-        notes.append(Note(text=POWERSGD_BEGINS_ANEW, level="warning"))
+    notes += changes_since(state["config"], job)
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -174,6 +170,17 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
             hint=f"to train longer add --epochs {2 * round(done) or 2}; to start anew: --config {folder.config}",
         )
     return progress
+
+
+def changes_since(before: dict[str, Any], job: Job) -> Iterator[Note]:
+    """Yield what is no longer as it was when a checkpoint with these settings was saved."""
+    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
+        yield Note(text="the length has changed: from here on the learning rate follows the new plan")
+    promised = before.get("exact", "order")
+    if promised != job.config.exact:
+        yield Note(text=f"--exact was {promised} until here, and is {job.config.exact} from here on")
+    if job.config.compress == "powersgd" and job.choice.mode == "ddp":
+        yield Note(text=POWERSGD_BEGINS_ANEW, level="warning")
 
 
 def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iterable[str] = ()) -> RunFolder:

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Laps:
     """Seconds between the end of computing and the averaged gradients, step by step."""
     cpu: float
     starved: float
-    """Seconds in which the main thread was ready to run and no core was free."""
+    """Seconds in which a thread was ready to run and no core was free."""
 
 
 class Timings:
@@ -91,11 +92,15 @@ class Timings:
 
 
 def _starved() -> float:
-    """Return how long the kernel has let the main thread wait for a core; 0 where it does not say."""
-    try:
-        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    """Return how long the kernel has let the thread that waited most wait for a core; 0 where it does not say.
+
+    Threads that compute together wait for the last of them, so this is the least that the rank has lost.
+    """
+    waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # a thread may end meanwhile
+            waited = max(waited, int(file.read_text(encoding="ascii").split()[1]))
+    return waited / 1e9
 
 
 def _rounded(values: np.ndarray) -> list[float]:

@@ -42,6 +42,11 @@ class Contender:
         return name + (f" #{self.again + 1}" if self.again else "")
 
     @property
+    def label(self) -> str:
+        """The name, and the kind of scaling where that makes a difference."""
+        return self.name if self.scaling is None else f"{self.name} ({self.scaling})"
+
+    @property
     def words(self) -> str:
         """Where it runs, in words."""
         if self.nodes > 1:
@@ -86,13 +91,13 @@ class Bench:
     contenders: list[Contender]
     samples: list[Sample] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
-    """Contenders that could not run, by name, and why."""
+    """Contenders that could not run, by label, and why."""
     environment: dict[str, Any] = field(default_factory=dict)
 
     @property
     def complete_rounds(self) -> int:
         """Rounds in which everybody who can run did."""
-        able = [index for index, one in enumerate(self.contenders) if one.name not in self.failures]
+        able = [index for index, one in enumerate(self.contenders) if one.label not in self.failures]
         return min((sum(sample.contender == index for sample in self.samples) for index in able), default=0)
 
 

@@ -51,7 +51,7 @@ class PhaseRecord:
     cpu: list[float]
     """CPU-seconds of all threads of each rank."""
     starved: list[float]
-    """Seconds in which the main thread of each rank had work, but no core to do it on."""
+    """Seconds in which a thread of each rank had work, but no core to do it on: of the thread that lost most."""
 
     def __add__(self, later: "PhaseRecord") -> "PhaseRecord":
         """Return both intervals as one."""

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from paceline.records.entries import State
 from paceline.records.folder import RunFolder, list_runs_below
 
 SECONDS_OF_CLOCK_DRIFT = 10
+SECONDS_BELIEVED = 120
+"""A rank writes its file every second; hosts' clocks differ, and shared disks lag."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +55,9 @@ def run_state(folder: RunFolder) -> str:
 
 
 def is_alive(rank: dict[str, Any]) -> bool:
-    """Tell whether the process of a rank still runs; on another host we cannot know, so we believe it."""
+    """Tell whether the process of a rank still runs; on another host we believe it while its file is fresh."""
     if rank["host"] != socket.gethostname():
-        return True
+        return time.time() - rank["time"] < SECONDS_BELIEVED
     try:
         process = psutil.Process(rank["pid"])
         is_newer = process.create_time() > rank["time"] + SECONDS_OF_CLOCK_DRIFT  # the number was given to another

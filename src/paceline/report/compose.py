@@ -11,7 +11,7 @@ from paceline.analysis.story import Story, contrast, tell
 from paceline.core.units import duration, percent, plural, rate
 from paceline.records.bench import Bench
 from paceline.records.profile import Profile
-from paceline.report.curves import curves, learning_table
+from paceline.report.curves import curves, learning_table, names_of_runs
 from paceline.report.facts import comparison, samples, surroundings, unlike_stories
 from paceline.report.figures import Table
 from paceline.report.lanes import one_step
@@ -22,6 +22,7 @@ from paceline.report.standings import method
 
 NOTHING_FOUND = "Nothing stands out: no single cause costs a tenth of the time."
 MOST_ADVICE = 6
+MODES = ("dp", "ddp", "fsdp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def page_of_runs(stories: Sequence[Story]) -> Page:
         sections.append(Section(name="step", title=f"One step of {profiled[-1].label}", intro=intro, bars=lanes[-1:]))
     plots = curves(stories)
     if plots:
-        sections.append(Section(name="learning", title="How they learned", plots=plots))
+        sections.append(Section(name="learning", title="How they learned", keys=names_of_runs(stories), plots=plots))
     sections.append(surroundings(stories))
     return Page(
         title=f"{plural(len(stories), 'run')} compared",
@@ -190,4 +191,5 @@ def _when(story: Story) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text if not text or text[0].isdigit() else text[0].upper() + text[1:]
+    """Return a text with a capital in front, unless it begins with a number or the name of a mode."""
+    return text if text.split(" ", maxsplit=1)[0] in MODES else text[:1].upper() + text[1:]

@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.analysis.story import Story
-from paceline.report.figures import LABEL_GAP, Plot, Scale, Series, Table, Tick, draw_plot, nice_ticks
+from paceline.report.figures import LABEL_GAP, Key, Plot, Scale, Series, Table, Tick, draw_plot, nice_ticks
 
 MOST_RUNS = 6
+LONGEST_NAME = 12
+"""Letters that fit beside a plot."""
 Point = tuple[float, float]
 
 
@@ -32,6 +34,18 @@ def curves(stories: Sequence[Story]) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
+def names_of_runs(stories: Sequence[Story]) -> list[Key]:
+    """Return which colour is whose, where the names do not fit beside the lines."""
+    shown = [story for story in stories if story.records][:MOST_RUNS]
+    if len(shown) < 2 or not _are_long(shown):
+        return []
+    return [Key(style=f"is-run-{index}", name=story.label, share="") for index, story in enumerate(shown)]
+
+
+def _are_long(shown: Sequence[Story]) -> bool:
+    return any(len(story.label) > LONGEST_NAME for story in shown)
+
+
 def _distinct(lines: list[Series]) -> list[Series]:
     """Return one line without a name where all are the same."""
     if any(line.points != lines[0].points for line in lines):
@@ -40,7 +54,9 @@ def _distinct(lines: list[Series]) -> list[Series]:
 
 
 def _name(story: Story, shown: Sequence[Story], alone: str) -> str:
-    return story.label if len(shown) > 1 else alone
+    if len(shown) == 1:
+        return alone
+    return "" if _are_long(shown) else story.label
 
 
 def _lines(shown: Sequence[Story], what: str, form: Callable[[float], str]) -> list[Series]:

@@ -12,6 +12,8 @@ from paceline.report.figures import Table
 from paceline.report.page import Facts, Section
 from paceline.report.seconds import ms
 
+OWN_BUSINESS = frozenset({"run", "runs_dir", "profile", "track", "log_every"})
+"""Settings that are about what a run leaves behind."""
 SHOWN_FACTS = ("host", "device", "cores", "python", "git", "told_by", "world_size", "mode")
 
 
@@ -25,7 +27,7 @@ def comparison(stories: Sequence[Story]) -> Table:
     rows += [
         [name, *(_text(name, one.get(name)) for one in settings)]
         for name in names
-        if name not in {"run", "runs_dir"} and len({str(one.get(name)) for one in settings}) > 1
+        if name not in OWN_BUSINESS and len({str(one.get(name)) for one in settings}) > 1
     ]
     return Table(name="runs", title="Runs", head=["", *(story.label for story in stories)], rows=rows)
 

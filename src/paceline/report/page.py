@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-from paceline.report.figures import Bars, Plot, Table
+from paceline.report.figures import Bars, Key, Plot, Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,8 @@ class Section:
     bars: list[Bars] = field(default_factory=list)
     advice: list[tuple[str, str]] = field(default_factory=list)
     """What to try, and what it is expected to bring."""
+    keys: list[Key] = field(default_factory=list)
+    """What the colours of the plots mean, where lines have no names."""
     plots: list[Plot] = field(default_factory=list)
     facts: list[Facts] = field(default_factory=list)
 

@@ -78,7 +78,7 @@ def steps_of_runs(stories: Sequence[Story]) -> Bars | None:
     for story, steady in known:
         means = {phase: float(steady.per_step(phase).mean()) for phase in STEP_PHASES}
         total = {phase: total[phase] + seconds for phase, seconds in means.items()}
-        rows.append(_row(story.label, means, longest, note=story.where, total=ms(sum(means.values()))))
+        rows.append(_row(story.label, means, longest, total=ms(sum(means.values()))))
     return Bars(
         title="A step, run by run",
         alt="Mean step: " + "; ".join(f"{row.name} {row.total}" for row in rows) + ".",
