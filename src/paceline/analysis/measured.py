@@ -13,7 +13,7 @@ from paceline.records.profile import Profile, RankSteps
 
 LANES = {"gloo": 2, "nccl": 1}
 """All-reduces that a backend has under way at once."""
-MODEL_ERROR = 0.02
+MODEL_ERROR = 0.035
 """By which part a simulated step was off in the lab (standard deviation), beyond the spread of the profile itself."""
 LINK_ERROR = 0.02
 QUARTILES = 1.349
