@@ -322,7 +322,8 @@ FREE = {
     "run": folder | st.sampled_from(["none", "null", "1", "true", "a b"]), "runs_dir": text.map(Path),
     "track": st.lists(st.sampled_from(CHOICES_OF_TRACK), unique=True).map(tuple), "log_every": whole,
     "eval_every": interval, "save_every": interval, "keep": whole, "save_async": st.booleans(),
-    "profile": st.booleans(), "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": whole,
+    "bucket_mb": st.none() | above_0, "profile": st.booleans(),
+    "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": whole,
     "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,
     "compress": st.sampled_from(["none", "fp16", "bf16", "powersgd"]),
 }  # fmt: skip

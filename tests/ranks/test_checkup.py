@@ -7,7 +7,7 @@ from paceline.analysis.checkup import findings
 from paceline.parallel.checkup import check_up
 
 
-def look(team, folder, *, own=False):
+def look(team, folder, own=False):
     """Look at a folder, or at one of each rank's own."""
     where = Path(folder) / str(team.world.rank) if own else Path(folder)
     return check_up(team, where, gpus_there=0, largest=1 << 20, environ={})
@@ -32,7 +32,7 @@ def test_ranks_that_share_a_folder_are_healthy(ranks, tmp_path):
 
 
 def test_a_rank_with_a_folder_of_its_own_is_found(ranks, tmp_path):
-    checkup = ranks(2).run(look, str(tmp_path), own=True)[0]
+    checkup = ranks(2).run(look, str(tmp_path), True)[0]
     (finding,) = findings(quiet(checkup))
     assert "is not the folder that rank 0 sees" in finding.text
 

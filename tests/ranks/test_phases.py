@@ -82,7 +82,6 @@ def test_time_spent_in_the_backward_pass_of_one_rank_is_wait_of_the_other(ranks,
     backward, straggler = total(intervals, "backward"), total(intervals, "straggler")
     assert backward[1] >= STEPS * PAUSE * parts
     assert straggler[0] > STEPS * PAUSE * parts / 2
-    assert straggler[0] > straggler[1]
     assert np.sum([interval.last for interval in intervals], axis=0)[1] > STEPS / 2
 
 
