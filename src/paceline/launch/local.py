@@ -37,10 +37,12 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
             VARIABLE: name,
             STDERR: place.stderr,
             "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(plan.threads)),
-            # Without it, ranks that torchrun starts again read addresses of dead ones from its store.
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         }
+        if plan.max_restarts or plan.rendezvous is not None:
+            # In torchrun's own store, ranks that it starts again read addresses of dead ones. Where they are started
+            # once, that store spares them a port that another program may take before they do.
+            ours["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         with (folder / "torchrun.log").open("wb") as log:
             agent = subprocess.Popen(
                 plan.command(words),
