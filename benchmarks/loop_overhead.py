@@ -150,7 +150,7 @@ def paceline(work: Work, steps: int, folder: str) -> Iterator[Callable[[], None]
         threads=1,
         runs_dir=Path(folder),
     )
-    team, progress, clock = Team(World(), torch.device("cpu")), Progress(), Clock()
+    team, progress, clock = Team(World(), torch.device("cpu")), Progress(), Clock(alone=True)
     job = build_job(config, team)
     run = Run(job, progress, team, open_folder(job, None, team.world), clock=clock)
     training = Training(job, progress, team, run.recorder, clock=clock)
@@ -280,7 +280,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     compare("mlp", batch=64, steps=420, rounds=3 if quick else 15, quick=quick)
-    compare("resnet20", batch=64, steps=21, rounds=2 if quick else 10, quick=quick)
+    compare("resnet20", batch=64, steps=21, rounds=2 if quick else 25, quick=quick)
 
 
 if __name__ == "__main__":

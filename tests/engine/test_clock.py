@@ -99,3 +99,15 @@ def test_what_autograd_does_after_the_last_gradient_is_the_exchange():
     assert clock.totals()[EXCHANGE] >= 0.05
     assert clock.totals()[BACKWARD] > 0
     assert clock.take_waits() == [clock.totals()[EXCHANGE]]
+
+
+def test_a_lone_rank_waits_for_no_gradients():
+    clock, loss = Clock(alone=True), torch.ones(3, requires_grad=True).sum()
+    clock.watch(loss)
+    clock.lap(FORWARD)
+    loss.backward()
+    clock.lap(EXCHANGE)
+    clock.lap(UPDATE)
+    assert clock.totals()[EXCHANGE] == 0
+    assert clock.totals()[BACKWARD] > 0
+    assert clock.take_waits() == [0.0]

@@ -63,13 +63,12 @@ class BatchPlan:
         start = step % self.steps_per_epoch * self.global_batch
         return min(self.global_batch, self.images - start)
 
-    def parts(self, step: int, rank: int) -> list[range]:
-        """Places of the global batch of a step that a rank computes, part by part; empty parts are left out.
+    def parts(self, images: int, rank: int) -> list[range]:
+        """Places of a global batch of so many images that a rank computes, part by part; empty parts are left out.
 
         Ranks take equal shares, one image more for the first ones. Where there are fixed shards, a rank takes whole
         ones; otherwise it computes its share in `accumulate` parts.
         """
-        images = self.batch_images(step)
         if self.shards is not None:
             found = [_part(images, number, self.shards) for number in self.part_numbers(rank)]
         else:

@@ -105,14 +105,11 @@ class Subset:
     def __init__(self, split: Split, ids: Ids) -> None:
         self._split = split.mixing_only(ids) if isinstance(split, MixingSplit) else split
         self._ids = ids
+        self.group = split.group if isinstance(split, GroupingSplit) else 1
+        """How many images are best asked for at once."""
 
     def __len__(self) -> int:
         return len(self._ids)
-
-    @property
-    def group(self) -> int:
-        """Return how many images are best asked for at once."""
-        return self._split.group if isinstance(self._split, GroupingSplit) else 1
 
     def unreadable(self) -> list[str]:
         """Return the names of the images that could not be decoded so far, those outside the subset included."""

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
+from paceline.parallel.team import Team
+
 LAPS = ("data", "copy", "forward", "backward", "exchange", "update", "start", "evaluate", "save", "record")
 """As `records.phases` names them, but for "exchange": how much of it is waiting for a later rank, only all ranks
 together can tell."""
@@ -23,8 +25,9 @@ NEXT = {
 class Clock:
     """Laps add up to the time since the start: each moment belongs to exactly one phase."""
 
-    def __init__(self, *, age: float = 0.0) -> None:
-        """`age` is how long ago the first lap began."""
+    def __init__(self, *, age: float = 0.0, alone: bool = False) -> None:
+        """`age` is how long ago the first lap began. A rank that is `alone` waits for nobody's gradients."""
+        self._alone = alone
         self._totals = [0.0] * len(LAPS)
         self._waits: list[float] = []
         self._waited = 0.0
@@ -34,9 +37,8 @@ class Clock:
 
     def lap(self, phase: int) -> None:
         """Book the time since the last lap on a phase. The lap of the update ends a step."""
-        now = time.perf_counter()
-        self._book(phase, now - self.now)
-        self.now = now
+        before, self.now = self.now, time.perf_counter()
+        self._book(phase, self.now - before)
         self._last = phase
 
     def watch(self, loss: Tensor) -> None:
@@ -45,7 +47,8 @@ class Clock:
         Autograd calls back in the order in which it was asked to, and the loss is where a backward pass begins: this
         call comes before the one in which DDP or FSDP waits for the other ranks.
         """
-        loss.register_hook(self._expect_end)
+        if not self._alone:
+            loss.register_hook(self._expect_end)
         if self.before_backward is not None:
             self.before_backward()
 
@@ -75,7 +78,7 @@ class Clock:
         self.lap(BACKWARD)
 
     def _book(self, phase: int, seconds: float) -> None:
-        self._totals[phase] += seconds
+        self._totals[BACKWARD if self._alone and phase == EXCHANGE else phase] += seconds
         if phase == UPDATE:
             self._waits.append(self._totals[EXCHANGE] - self._waited)
             self._waited = self._totals[EXCHANGE]
@@ -89,9 +92,13 @@ class DeviceClock(Clock):
     """
 
     def __init__(
-        self, new_event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True), *, age: float = 0.0
+        self,
+        new_event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True),
+        *,
+        age: float = 0.0,
+        alone: bool = False,
     ) -> None:
-        super().__init__(age=age)
+        super().__init__(age=age, alone=alone)
         self._book(START, age)
         self._new_event = new_event
         self._spare: list[Any] = []
@@ -126,7 +133,8 @@ class DeviceClock(Clock):
         return event
 
 
-def clock_for(device: torch.device, *, began: float | None) -> Clock:
-    """Return the clock that suits a device; it counts from the moment `began`, in seconds since 1970, or from now."""
+def clock_for(team: Team, *, began: float | None) -> Clock:
+    """Return the clock that suits a rank; it counts from the moment `began`, in seconds since 1970, or from now."""
     age = 0.0 if began is None else max(0.0, time.time() - began)
-    return DeviceClock(age=age) if device.type == "cuda" else Clock(age=age)
+    alone = team.world.size == 1
+    return DeviceClock(age=age, alone=alone) if team.device.type == "cuda" else Clock(age=age, alone=alone)

@@ -11,6 +11,7 @@ Every decision is shared by all ranks, and a lone rank is a team of one: nothing
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -86,7 +87,8 @@ class Training:
         epoch = first // job.plan.steps_per_epoch
         end = min((epoch + 1) * job.plan.steps_per_epoch, job.plan.total_steps)
         order = epoch_order(seed=job.config.seed, epoch=epoch, images=job.plan.images)
-        steps = [self.places(step) for step in range(first, end)]
+        places_of = functools.cache(self.places)  # one answer for the last batch, one for all others
+        steps = [places_of(job.plan.batch_images(step)) for step in range(first, end)]
         requests: list[Request] = []
         for step, parts in enumerate(steps, start=first):
             start = step % job.plan.steps_per_epoch * job.plan.global_batch
@@ -95,18 +97,18 @@ class Training:
         for step, parts in enumerate(steps, start=first):
             yield step, [Part(next(batches), weight) for _, weight in parts]
 
-    def places(self, step: int) -> list[tuple[range, float]]:
-        """Return the places of the global batch that this rank computes, part by part, each with its weight.
+    def places(self, images: int) -> list[tuple[range, float]]:
+        """Return the places of a global batch that this rank computes, part by part, each with its weight.
 
         A last batch of few images leaves some ranks with fewer parts than others, or without any. They get an image
         that counts for nothing, so that they take part in everything that all ranks do together.
         """
         plan = self.job.plan
-        per_image = self.job.gradient_weight / plan.batch_images(step)
-        parts = [(part, len(part) * per_image) for part in plan.parts(step, self.team.world.rank)]
+        per_image = self.job.gradient_weight / images
+        parts = [(part, len(part) * per_image) for part in plan.parts(images, self.team.world.rank)]
         if self.job.reducer is not None:  # which asks nothing of a rank without images
             return parts
-        least = len(plan.parts(step, 0)) if self.job.config.batch_norm == "sync" else 1
+        least = len(plan.parts(images, 0)) if self.job.config.batch_norm == "sync" else 1
         return parts + [(range(1), 0.0)] * (least - len(parts))
 
     def train_step(self, step: int, parts: list[Part]) -> float:

@@ -78,7 +78,7 @@ class ProfiledSteps:
         self.real_trips: list[list[Trip]] = []
         self._team = team
         self._watch = watch
-        self._clock = clock_for(team.device, began=None)
+        self._clock = clock_for(team, began=None)
         self._clock.before_backward = watch.begin
         self._progress = Progress()
         self._recorder = Recorder(job.plan, self._progress, team, clock=self._clock)

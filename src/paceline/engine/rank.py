@@ -78,7 +78,7 @@ class Beginning:
 
     def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
         """Agree, build, restore, train. Collective: every rank must call it."""
-        clock, team = clock_for(self.team.device, began=self.team.world.began), self.team
+        clock, team = clock_for(self.team, began=self.team.world.began), self.team
         team.agree(shared_facts(self.config))
         if self.config.exact == "bitwise":
             team.agree(fingerprint(self.config, team.device))

@@ -1,18 +1,18 @@
 """From the laps of every rank to the phases of an interval: who waited for gradients, and who for a later rank."""
 
+import os
 import resource
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from paceline.engine.clock import EXCHANGE, LAPS, Clock
 from paceline.records.phases import PHASES, PhaseRecord
 
+THREADS = "/proc/self/task"
 OF_THE_PROCESS = np.array([0, 1, 1] + [0] * len(LAPS))
-SHARED = tuple((phase, LAPS.index(phase)) for phase in PHASES if phase in LAPS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,17 +64,18 @@ class Timings:
 
     def record(self, step: int) -> PhaseRecord:
         """Return the interval that ends here, and begin the next."""
-        totals = self._rows[:, 3:]
-        phases = {phase: totals[:, lap] for phase, lap in SHARED}
-        phases |= {"communication": totals[:, EXCHANGE] - self._straggler, "straggler": self._straggler}
+        rows = np.column_stack([self._rows, self._straggler])
+        rows[:, 3 + EXCHANGE] -= self._straggler
+        seconds, cpu, starved, *laps, straggler = (np.round(rows, 6) + 0.0).T.tolist()  # to the microsecond, no -0.0
+        by_name = dict(zip(LAPS, laps, strict=True)) | {"communication": laps[EXCHANGE], "straggler": straggler}
         record = PhaseRecord(
             step=step,
             steps=self._steps,
-            seconds=_rounded(self._rows[:, 0]),
-            phases={phase: _rounded(phases[phase]) for phase in PHASES},
+            seconds=seconds,
+            phases={phase: by_name[phase] for phase in PHASES},
             last=self._last.tolist(),
-            cpu=_rounded(self._rows[:, 1]),
-            starved=_rounded(self._rows[:, 2]),
+            cpu=cpu,
+            starved=starved,
         )
         self._clear()
         return record
@@ -97,12 +98,13 @@ def _starved() -> float:
     Threads that compute together wait for the last of them, so this is the least that the rank has lost.
     """
     waited = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError, IndexError):  # a thread may end meanwhile
-            waited = max(waited, int(file.read_text(encoding="ascii").split()[1]))
+    with suppress(OSError):
+        for thread in os.listdir(THREADS):  # noqa: PTH208 - four times as quick as pathlib
+            with suppress(OSError, ValueError, IndexError):  # a thread may end meanwhile
+                waited = max(waited, int(_read(f"{THREADS}/{thread}/schedstat").split()[1]))
     return waited / 1e9
 
 
-def _rounded(values: np.ndarray) -> list[float]:
-    """Return seconds to the microsecond."""
-    return (np.round(values, 6) + 0.0).tolist()  # no -0.0
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - as above
+        return file.read()

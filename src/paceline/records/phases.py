@@ -72,7 +72,9 @@ def _summed(first: Sequence[float], second: Sequence[float]) -> list[float]:
 
 def as_json(entry: RankFacts | PhaseRecord) -> dict[str, Any]:
     """Return a record as one line of phases.jsonl."""
-    return {"kind": "ranks" if isinstance(entry, RankFacts) else "phases"} | dataclasses.asdict(entry)
+    return {"kind": "ranks" if isinstance(entry, RankFacts) else "phases"} | {
+        field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)
+    }
 
 
 def read_phases(folder: RunFolder) -> Iterator[RankFacts | PhaseRecord]:
