@@ -24,7 +24,7 @@ from paceline.engine.run import Run
 from paceline.engine.signals import StopRequest, stop_on_signals
 from paceline.engine.state import Progress
 from paceline.models.table import layer_table
-from paceline.parallel.device import choose_device, describe_device, set_threads
+from paceline.parallel.device import choose_device, describe_device, hold_memory, set_threads
 from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.exact.fingerprint import fingerprint, refuse_other_bits
 from paceline.parallel.network import choose_interface
@@ -48,6 +48,7 @@ def run_rank(
     config: Config, world: World, *, start: Start = ALONE, resume: RunFolder | None = None, show_table: bool = False
 ) -> RunResult:
     """Live through a run as one of its ranks, and return how it ended. Collective: every rank must call it."""
+    hold_memory()
     device = choose_device(config.device, world)
     choose_interface(world, os.environ)
     with stop_on_signals() as stop, join(world, device, timeout=start.timeout) as team:
@@ -60,6 +61,7 @@ def profile_rank(
     config: Config, world: World, *, start: Start = ALONE, num_pairs: int = NUM_PAIRS, trace: bool = False
 ) -> tuple[RunFolder, Profile]:
     """Measure a profile as one of the ranks, and return it with its folder. Collective: every rank must call it."""
+    hold_memory()
     device = choose_device(config.device, world)
     choose_interface(world, os.environ)
     with join(world, device, timeout=start.timeout) as team:

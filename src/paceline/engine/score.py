@@ -6,7 +6,7 @@ from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.evaluate import evaluate
 from paceline.engine.job import build_job
-from paceline.parallel.device import choose_device, set_threads
+from paceline.parallel.device import choose_device, hold_memory, set_threads
 from paceline.parallel.team import join
 from paceline.records.entries import SplitName
 from paceline.records.folder import RunFolder
@@ -16,6 +16,7 @@ def score_checkpoint(config: Config, folder: RunFolder, *, checkpoint: str, spli
     """Evaluate a checkpoint of a run on one of its splits."""
     state = load_checkpoint(Checkpoints(folder.checkpoints, keep=config.keep).named(checkpoint))
     world = World()
+    hold_memory()
     set_threads(config.threads, num_sharing=1)
     with join(world, choose_device(config.device, world)) as team:
         job = build_job(config, team)
