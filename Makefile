@@ -81,8 +81,7 @@ bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate, Lightnin
 	$(BENCH)/bin/python -m benchmarks.start_up
 	$(BENCH)/bin/python -m benchmarks.data_augment
 	$(BENCH)/bin/python -m benchmarks.data_decode
-	$(BENCH)/bin/python -m benchmarks.ranks speed
-	$(BENCH)/bin/python -m benchmarks.ranks start
+	$(BENCH)/bin/python -m benchmarks.ranks
 	$(BENCH)/bin/python -m benchmarks.exact
 
 bench-epoch: $(BENCH)/.ready  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)

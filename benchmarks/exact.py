@@ -35,6 +35,7 @@ from paceline.engine.loop import Training
 from paceline.engine.rank import open_folder
 from paceline.engine.run import Run
 from paceline.engine.state import Progress
+from paceline.parallel.device import hold_memory
 from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.network import choose_interface
 from paceline.parallel.team import Team, join
@@ -52,8 +53,8 @@ class Work:
     batch: int = 128
     shards: tuple[int, ...] = (4,)
     """One bitwise contender for each."""
-    steps: int = 8
-    rounds: int = 9
+    steps: int = 4
+    rounds: int = 20
     world: int = 1
 
     def __str__(self) -> str:
@@ -95,7 +96,7 @@ class Contender:
             **settings,
         )
         self.steps, self.exact = work.steps, config.exact == "bitwise"
-        self.progress, clock, self.team = Progress(), Clock(), team
+        self.progress, clock, self.team = Progress(), Clock(alone=team.world.size == 1), team
         job = build_job(config, team)
         run = Run(job, self.progress, team, open_folder(job, None, team.world), clock=clock)
         self.training = Training(job, self.progress, team, run.recorder, clock=clock)
@@ -127,6 +128,7 @@ def bytes_sent() -> int:
 def compete(work: Work, world: World) -> Answer:
     """Let plain training, or stock DDP, and bitwise take turns, as one rank of them. Collective."""
     torch.set_num_threads(1)
+    hold_memory()
     choose_interface(world, os.environ)
     with join(world, torch.device("cpu"), timeout=120) as team, tempfile.TemporaryDirectory() as folder:
         contenders = {"order": Contender({}, work, team, Path(folder))}
@@ -199,7 +201,7 @@ def free_port() -> int:
 
 
 def single(rounds: int) -> None:
-    work = Work(rounds=rounds, shards=(4, 8), steps=4)
+    work = Work(rounds=rounds, shards=(4, 8), steps=2)
     show(f"one process: {work}", compete(work, World()).outcomes, per=1e-3, unit="ms/step")
 
 
@@ -219,7 +221,7 @@ def link(rounds: int) -> None:
 def two_ranks(rounds: int) -> list[Work]:
     return [
         Work(world=2, rounds=rounds, shards=(4, 8)),
-        Work(world=2, rounds=rounds, model="resnet18", batch=64, steps=3),
+        Work(world=2, rounds=rounds, model="resnet18", batch=64, steps=2),
     ]
 
 
@@ -250,7 +252,7 @@ def main() -> None:
         return
     for name, part in PARTS.items():
         if words.only in {None, name}:
-            part(2 if words.quick else 9)
+            part(2 if words.quick else 20)
 
 
 if __name__ == "__main__":

@@ -1,70 +1,102 @@
-"""CPU seconds from the start of the process to the first training step: Paceline against `import torch` and a raw loop.
+"""From the command to the first step of all its ranks: Paceline against a plain script, one rank and two.
 
-python -m benchmarks.start_up
+    python -m benchmarks.start_up [--rounds 10]
+
+The plain script imports torch and takes one step of the same model. Wall seconds are those of the last rank to arrive;
+CPU seconds are those of one rank. Commands take turns, differences are taken within a round.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-RAW = """
-import time, torch
+ARRIVED = "first step at"
+
+PLAIN = """
+import os, time, torch, torch.distributed as dist
 from torch import nn
 torch.set_num_threads(1)
 images, labels = torch.randn(1293, 1, 8, 8), torch.randint(0, 10, (1293,))
 class Net(nn.Sequential):
     def forward(self, images):
-        print(time.process_time(), flush=True)
+        os.write(1, f"first step at {time.time()} {time.process_time()}\\n".encode())
         return super().forward(images)
 model = Net(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 nn.functional.cross_entropy(model(images[:64]), labels[:64]).backward()
 optimizer.step()
 """
 
 PLUGIN = """
-import time
+import os, time
 from torch import nn
 class Net(nn.Sequential):
     def __init__(self, num_classes):
         super().__init__(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, num_classes))
     def forward(self, images):
         if self.training and len(images) == 64:
-            print(time.process_time(), flush=True)
+            os.write(1, f"first step at {time.time()} {time.process_time()}\\n".encode())
         return super().forward(images)
 """
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare the CPU time before the first step")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = argparse.ArgumentParser(description="Compare the way to the first step")
+    parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory() as folder:
-        plugin = Path(folder) / "net.py"
-        plugin.write_text(PLUGIN)
-        flags = f"train --model {plugin}:Net -b 64 --steps 1 --threads 1 --runs-dir {folder}/runs".split()
-        commands = {"raw loop": [sys.executable, "-c", RAW], "paceline": [sys.executable, "-m", "paceline", *flags]}
-        seconds: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(rounds + 1):
-            for name, command in commands.items():
-                seconds[name].append(_first_number(command))
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
-    print("\nCPU seconds from start to first step, median")
-    for name, value in medians.items():
-        print(f"  {name:<10}  {value:.2f} s   {value - medians['raw loop']:+.2f} s")
+    with tempfile.TemporaryDirectory() as name:
+        commands = commands_in(Path(name))
+        seconds: dict[str, list[tuple[float, float]]] = {title: [] for title in commands}
+        for number in range(rounds + 1):
+            for title, command in commands.items():
+                taken = seconds_to_first_step(command)
+                if number:
+                    seconds[title].append(taken)
+    print(f"\nfrom the command to the first step, {rounds} rounds in turns: wall, CPU, and more than the line marked *")
+    baseline = seconds[next(iter(commands))]
+    for title, values in seconds.items():
+        if title.startswith("*"):
+            baseline = values
+        wall, cpu = (statistics.median(column) for column in zip(*values, strict=True))
+        more_wall, more_cpu = (
+            statistics.median(value[column] - base[column] for value, base in zip(values, baseline, strict=True))
+            for column in range(2)
+        )
+        print(f"  {title:<38} {wall:6.2f} s {cpu:6.2f} s   {more_wall:+.2f} s {more_cpu:+.2f} s")
 
 
-def _first_number(command: list[str]) -> float:
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    for line in output.splitlines():
-        try:
-            return float(line)
-        except ValueError:
-            continue
-    raise AssertionError(f"no time in the output of {command}: {output}")
+def commands_in(folder: Path) -> dict[str, list[str]]:
+    """Return the commands that take turns; those below a line with a star are compared with it."""
+    (folder / "net.py").write_text(PLUGIN)
+    (folder / "plain.py").write_text(PLAIN)
+    train = f"-m paceline train --model {folder}/net.py:Net --steps 1 --threads 1 --runs-dir {folder}/runs".split()
+    python = [sys.executable]
+    torchrun = [*python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return {
+        "* plain script, 1 rank": [*python, f"{folder}/plain.py"],
+        "paceline train, 1 rank": [*python, *train, "-b", "64"],
+        "* plain script, torchrun, 2 ranks": [*torchrun, f"{folder}/plain.py"],
+        "torchrun -m paceline train, 2 ranks": [*torchrun, *train, "-b", "128"],
+        "paceline train --nproc 2": [*python, *train, "-b", "128", "--nproc", "2"],
+    }
+
+
+def seconds_to_first_step(command: list[str]) -> tuple[float, float]:
+    """Return the wall seconds until the last rank is there, and the CPU seconds of the one that used most."""
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the first round, which does not count, compiles
+    begin = time.time()
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environ).stdout
+    arrivals = [line.split()[-2:] for line in output.splitlines() if line.startswith(ARRIVED)]
+    return max(float(moment) for moment, _ in arrivals) - begin, max(float(cpu) for _, cpu in arrivals)
 
 
 if __name__ == "__main__":
