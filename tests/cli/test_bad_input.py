@@ -141,6 +141,13 @@ def test_resume_with_another_model(run, own_run):
     assert answer.hint == "drop --model to go on with it, or drop --resume to start another run"
 
 
+def test_resume_with_bits_that_another_batch_norm_made(run, own_run):
+    answer = run("train", "--resume", own_run.path, "--exact=bitwise", "--epochs=3")
+    expected = f"{own_run.path} was trained with --batch-norm local, not ghost, which --exact bitwise needs"
+    assert (answer.code, answer.message) == (2, expected)
+    assert answer.hint == "drop --exact to go on with it, or drop --resume to start another run"
+
+
 def test_resume_with_own_model_whose_code_has_changed(run, train, own, write, elsewhere):
     assert train(f"--model={own}:good", "--run=own").code == 0
     assert run("eval", "own").code == 0

@@ -49,7 +49,7 @@ def find_link(run: Evidence) -> Iterator[Finding]:
     else:
         seen = (
             f"{sent} of gradients per step keep the ranks waiting {step_time(waited)} of every {step_time(run.step)} "
-            f"after the backward pass, as if the link had {rate}"
+            f"after the backward pass, as if the link had {rate} at most"
         )
     work = exchange.work
     alone = float(ranks * (work.forward + work.backward + work.other) + work.update)

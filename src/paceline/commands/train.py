@@ -156,8 +156,11 @@ def _check_resume(config: Config, folder: RunFolder) -> Config:
     for setting in SETTINGS:
         old, new = getattr(before, setting), getattr(after, setting)
         if setting not in CHANGEABLE and old != new:
+            given, why = flag(setting), ""
+            if setting == "batch_norm" and after.exact == "bitwise":
+                given, why = "--exact", ", which --exact bitwise needs"
             raise RunError(
-                f"{folder.path} was trained with {flag(setting)} {old}, not {new}",
-                hint=f"drop {flag(setting)} to go on with it, or drop --resume to start another run",
+                f"{folder.path} was trained with {flag(setting)} {old}, not {new}{why}",
+                hint=f"drop {given} to go on with it, or drop --resume to start another run",
             )
     return after

@@ -4,7 +4,7 @@ A node covers the shards from a multiple of a power of two up to the next, or to
 two halves, so the order of additions follows from the number of shards alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -58,3 +58,12 @@ def cover(shards: Iterable[int], num_shards: int) -> list[Node]:
     for shard in shards:
         sums.push(leaf(shard), None)
     return [node for node, _ in sums.parts]
+
+
+def traffic(owned: Sequence[Iterable[int]], num_shards: int) -> float:
+    """Return how many times the bytes of a ring all-reduce are sent when each rank owns these shards.
+
+    Half of a ring's bytes carry sums to whoever adds them up, and a rank has as many to carry as it has nodes.
+    """
+    nodes = [len(cover(shards, num_shards)) for shards in owned]
+    return (sum(nodes) / len(nodes) + 1) / 2
