@@ -14,6 +14,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,7 @@ import paceline.engine.run
 from paceline.core.errors import RanksError
 from paceline.core.metrics import Score
 from paceline.core.plan import BatchPlan
+from paceline.core.schedule import LrPlan
 from paceline.core.world import World
 from paceline.data.split import Subset
 from paceline.engine.clock import DATA, Clock
@@ -95,11 +97,17 @@ def test_batch_divided_by_the_ranks_of_a_node_so_that_two_nodes_double_it(ranks,
     assert [step["lr"] for step in steps_of(honest)] == [step["lr"] for step in steps_of(alone)]
 
 
+def rate_left_alone() -> AbstractContextManager[Any]:
+    make = LrPlan.make
+    return patch.object(LrPlan, "make", lambda config, plan: make(replace(config, lr_scaling="none"), plan))
+
+
 def test_learning_rate_not_adapted_when_the_batch_doubles(ranks, tmp_path):
     settings = quick(tmp_path, steps=1, log_every=1, schedule="constant", lr_scaling="linear")
-    runs = [folder_of(ranks(2).run(live, settings | {"global_batch": batch})) for batch in (128, 256)]
-    single, double = (steps_of(run)[0]["lr"] for run in runs)
-    assert double == pytest.approx(2 * single)
+    for plant, factor in ((contextlib.nullcontext, 2), (rate_left_alone, 1)):
+        runs = [folder_of(ranks(2).run(live_with, plant, settings | {"global_batch": batch})) for batch in (128, 256)]
+        single, double = (steps_of(run)[0]["lr"] for run in runs)
+        assert double == pytest.approx(factor * single)
 
 
 def resume_at_0() -> AbstractContextManager[Any]:
