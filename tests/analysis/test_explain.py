@@ -27,11 +27,13 @@ def a_run(ranks=2, *, about=None, **own) -> TimeSplit:
     seconds = np.sum(list(step.values()), axis=0)
     starved = np.broadcast_to(own.get("starved", 0.0), ranks) * seconds * STEPS
     cpu = np.broadcast_to(own.get("cpu", 0.05), ranks) * STEPS
+    often = own.get("last", 1.0) * STEPS  # steps in which the slowest rank is the last; in the others it is rank 0
+    last = [often * (rank == alone.argmax()) + (STEPS - often) * (rank == 0) for rank in range(ranks)]
     records = [
         PhaseRecord(
             step=number * STEPS, steps=STEPS, seconds=(seconds * STEPS).tolist(),
             phases={phase: (values * STEPS).tolist() for phase, values in step.items()},
-            last=[0] * ranks, cpu=cpu.tolist(), starved=starved.tolist(),
+            last=last, cpu=cpu.tolist(), starved=starved.tolist(),
         )
         for number in (1, 2, 3)
     ]  # fmt: skip
@@ -57,6 +59,11 @@ def test_a_slow_rank_is_named_with_its_host(ranks):
     assert finding.cause == "slow rank"
     assert f"rank {ranks - 1} on b computes 152 ms a step, 1.6× as long" in finding.sentence
     assert finding.remedies[0].gain == pytest.approx(0.1575 / 0.0975, rel=0.01)
+
+
+@pytest.mark.parametrize(("often", "named"), [(0.6, []), (0.9, ["slow rank"])])
+def test_a_rank_that_was_disturbed_for_a_while_is_not_called_slow(often, named):
+    assert causes(a_run(backward=[0.06, 0.12], last=often)) == named
 
 
 def test_why_a_rank_is_slow_follows_from_its_use_of_the_cpu():

@@ -24,7 +24,7 @@ from tests.lab.hosts import LONGEST, Hosts
 LINK = "100mbit"
 THREADS = 8
 REAL_WORK = {
-    "model": "resnet20", "data": "digits", "global_batch": 128, "steps": 33, "log_every": 11, "track": "none",
+    "model": "resnet20", "data": "digits", "global_batch": 128, "steps": 66, "log_every": 11, "track": "none",
     "device": "cpu", "eval_every": "1000 steps", "save_every": "1000 steps",
 }  # fmt: skip
 CAUSES = {

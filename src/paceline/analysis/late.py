@@ -11,6 +11,8 @@ from paceline.core.units import step_time
 
 LEAST_UNEVEN = 0.25
 """The same for ranks that take turns at being late: some of it is in the nature of many ranks."""
+OFTEN = 0.75
+"""Part of the steps in which a slow rank is the last: one that is late now and then is not slow, it was disturbed."""
 COMPUTE = ("copy", "forward", "backward", "update")
 
 
@@ -31,6 +33,8 @@ def find_late_ranks(run: Evidence) -> Iterator[Finding]:
         if share < LEAST:
             continue
         group = [int(rank) for rank in np.flatnonzero(excess > excess[late] / 2)]
+        if steady.last[group].sum() < OFTEN * steady.steps:
+            continue
         words = _loader_words if cause == "slow loader" else _rank_words
         sentence, remedies = words(run, group, own, run.gain(share))
         yield Finding(cause=cause, share=share, sentence=sentence, remedies=remedies)
