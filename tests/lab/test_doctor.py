@@ -15,7 +15,7 @@ def test_the_doctor_recovers_the_bandwidth_of_a_shaped_link(hosts, on):
         for host in (1, 2):
             hosts.unlimit(host)
     facts = json.loads(answers[0][0])
-    assert answers[1][0] == "", "node 0 speaks for all"
+    assert len(answers[1][0].splitlines()) == 1, "node 0 speaks for all"
     assert [rank["host"] for rank in facts["ranks"]] == ["node1", "node2"]
     assert [rank["interface"] for rank in facts["ranks"]] == ["eth0", "eth0"]
     line = facts["sweep"][-1]["bus_bandwidth"] * 8e-6 * 1514 / 1448
