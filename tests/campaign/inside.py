@@ -159,8 +159,8 @@ def unweighted(team: Team) -> Any:
     """Average the means of unequal shares, as scripts on plain DDP do."""
     honest = Training.places
 
-    def places(self: Training, step: int) -> list[tuple[range, float]]:
-        found = honest(self, step)
+    def places(self: Training, images: int) -> list[tuple[range, float]]:
+        found = honest(self, images)
         return [(part, 1 / (team.world.size * len(found))) for part, _ in found]
 
     return replaced(Training, "places", places)

@@ -214,8 +214,8 @@ def unweighted(team: Team, settings: dict[str, Any]) -> str:
 
     honest = Training.places
 
-    def places(self, step):
-        parts = honest(self, step)
+    def places(self, images):
+        parts = honest(self, images)
         return [(part, 1 / (len(parts) * team.world.size)) for part, _ in parts]
 
     Training.places = places

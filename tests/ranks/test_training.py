@@ -101,7 +101,7 @@ def unweighted(team: Team, settings: dict[str, Any]):
     from paceline.engine.loop import Training
 
     places = Training.places
-    Training.places = lambda self, step: [(part, 1.0) for part, _ in places(self, step)]
+    Training.places = lambda self, images: [(part, 1.0) for part, _ in places(self, images)]
     try:
         return live(team, settings)
     finally:
