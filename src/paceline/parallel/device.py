@@ -64,7 +64,7 @@ def hold_memory() -> None:
     """Keep freed memory for the next step, where the C library can.
 
     Activations come and go at every step. By default glibc hands much of them back to the system and the next step has
-    them zeroed again page by page, which is a tenth to a quarter of a resnet20 step on a CPU.
+    them zeroed again page by page.
     """
     change = getattr(ctypes.CDLL(None), "mallopt", None)
     if change is not None:
