@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError
 from paceline.commands.words import settings_files
 from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
-from paceline.launch.local import become_rank
+from paceline.launching.local import become_rank
 from paceline.records.reports import VARIABLE, report_failure
 
 COMMANDS = {

@@ -2,10 +2,10 @@
 
 Some live where the processes are that they need:
 
-- hard-coded address and port (S0): `test_two_launches_at_once_do_not_meet_each_other` in tests/launch
-- the same rank for all children (S2): `test_every_rank_that_is_started_has_a_number_of_its_own_…` in tests/launch
+- hard-coded address and port (S0): `test_two_launches_at_once_do_not_meet_each_other` in tests/launching
+- the same rank for all children (S2): `test_every_rank_that_is_started_has_a_number_of_its_own_…` in tests/launching
 - processes left behind and killed by name (S4): `test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake`
-  in tests/launch
+  in tests/launching
 - a comparison without an exit code, of one side's keys (S1): `test_shapes_types_missing_names_and_nans_are_told` in
   tests/cli
 """

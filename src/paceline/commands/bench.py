@@ -15,7 +15,7 @@ from paceline.core.config import Names, Whole
 from paceline.core.errors import ExitCode
 from paceline.core.load import Settings
 from paceline.core.start import Start
-from paceline.launch.contenders import line_up
+from paceline.launching.contenders import line_up
 from paceline.records.bench import Bench
 from paceline.report.standings import standings_text
 

@@ -16,8 +16,8 @@ from paceline.core.load import PREFIX
 from paceline.core.start import Start
 from paceline.core.units import parse_number
 from paceline.core.world import World
-from paceline.launch.local import run_ranks
-from paceline.launch.plan import LaunchPlan, count_gpus, plan_launch
+from paceline.launching.local import run_ranks
+from paceline.launching.plan import LaunchPlan, count_gpus, plan_launch
 from paceline.parallel.detect import detect_world
 from paceline.records.checkup import Checkup
 from paceline.report.checkup import checkup_text

@@ -10,8 +10,8 @@ from paceline.core.errors import PacelineError, RanksError
 from paceline.core.load import PREFIX, write_config
 from paceline.core.start import Start
 from paceline.core.world import World
-from paceline.launch.local import run_ranks
-from paceline.launch.plan import LaunchPlan, plan_launch
+from paceline.launching.local import run_ranks
+from paceline.launching.plan import LaunchPlan, plan_launch
 from paceline.records.entries import RunResult
 from paceline.records.results import read_result
 

@@ -11,7 +11,7 @@ from paceline.core.config import Config, Whole
 from paceline.core.errors import ExitCode, SettingError
 from paceline.core.load import Settings
 from paceline.core.start import Start
-from paceline.launch.plan import plan_launch
+from paceline.launching.plan import plan_launch
 from paceline.parallel.detect import detect_world
 from paceline.report.profile import profile_text
 

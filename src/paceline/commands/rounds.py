@@ -15,8 +15,8 @@ from paceline.core.errors import ConfigError, PacelineError, SettingError
 from paceline.core.load import PREFIX, write_config
 from paceline.core.start import Start
 from paceline.core.units import plural, rate
-from paceline.launch.child import run_child
-from paceline.launch.contenders import crowded, fair_threads, prepare
+from paceline.launching.child import run_child
+from paceline.launching.contenders import crowded, fair_threads, prepare
 from paceline.parallel.detect import detect_world
 from paceline.records.bench import Bench, BenchFolder, Contender, create_bench, write_bench
 from paceline.records.folder import RunFolder, list_runs_below

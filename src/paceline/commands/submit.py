@@ -12,8 +12,8 @@ from paceline.commands.words import read_words
 from paceline.core.config import flag
 from paceline.core.errors import ConfigError, ExitCode
 from paceline.core.start import Start
-from paceline.launch.queue import Tail, changes, submit_job
-from paceline.launch.slurm import JobRequest, job_script
+from paceline.launching.queue import Tail, changes, submit_job
+from paceline.launching.slurm import JobRequest, job_script
 
 WATCHING = Group("Watching", sort_key=2)
 ONE_NODE = JobRequest()

@@ -19,7 +19,7 @@ from paceline.core.load import Settings, load_config
 from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.launch.plan import plan_launch
+from paceline.launching.plan import plan_launch
 from paceline.parallel.detect import detect_world, slurm_job, slurm_requeues
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run

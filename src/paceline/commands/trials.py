@@ -16,7 +16,7 @@ from paceline.core.errors import ExitCode, PacelineError
 from paceline.core.interval import Interval
 from paceline.core.load import PREFIX, write_config
 from paceline.core.units import duration
-from paceline.launch.child import run_child
+from paceline.launching.child import run_child
 from paceline.records.folder import RunFolder, find_run
 
 BY_DESIGN = (

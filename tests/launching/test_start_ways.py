@@ -17,7 +17,7 @@ from paceline.core.config import Config
 from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.world import World
-from paceline.launch.plan import plan_launch
+from paceline.launching.plan import plan_launch
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import read_environments, read_metrics, run_state

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline.launch.local import SECONDS_TO_STOP
-from paceline.launch.plan import going_with_us
+from paceline.launching.local import SECONDS_TO_STOP
+from paceline.launching.plan import going_with_us
 
 UNHEARD = 5
 

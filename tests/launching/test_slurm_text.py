@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import ConfigError, PacelineError
-from paceline.launch.queue import JobState, Tail, changes
-from paceline.launch.slurm import JobRequest, job_script, seconds_of
+from paceline.launching.queue import JobState, Tail, changes
+from paceline.launching.slurm import JobRequest, job_script, seconds_of
 
 TRAIN = ("train", "--model", "resnet20")
 

@@ -17,8 +17,8 @@ from types import FrameType
 import psutil
 
 from paceline.core.errors import ExitCode, RanksError
-from paceline.launch.echo import place_to_print
-from paceline.launch.plan import LaunchPlan
+from paceline.launching.echo import place_to_print
+from paceline.launching.plan import LaunchPlan
 from paceline.records.reports import VARIABLE, Report, read_reports
 
 STDERR = "_PACELINE_STDERR"
