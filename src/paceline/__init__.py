@@ -5,11 +5,35 @@ result = paceline.train(paceline.Config(model="resnet20", data="digits", epochs=
 print(result.test.top1)
 """
 
-from paceline.commands.launch import launch
-from paceline.commands.train import train
-from paceline.core.config import Config
-from paceline.core.errors import PacelineError
-from paceline.core.metrics import Score
-from paceline.records.entries import RunResult
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.commands.launch import launch
+    from paceline.commands.train import train
+    from paceline.core.config import Config
+    from paceline.core.errors import PacelineError
+    from paceline.core.metrics import Score
+    from paceline.records.entries import RunResult
 
 __all__ = ["Config", "PacelineError", "RunResult", "Score", "launch", "train"]
+
+_HOMES = {
+    "Config": "paceline.core.config",
+    "PacelineError": "paceline.core.errors",
+    "RunResult": "paceline.records.entries",
+    "Score": "paceline.core.metrics",
+    "launch": "paceline.commands.launch",
+    "train": "paceline.commands.train",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for when it is: the command line has something to start first."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

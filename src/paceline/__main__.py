@@ -1,6 +1,18 @@
-"""`python -m paceline` is the command `paceline`."""
+"""The command `paceline`, also as `python -m paceline`."""
 
-from paceline.cli import main
+import os
+import sys
+
+from paceline.launching.agent import started_ahead
+
+
+def main() -> None:
+    """Run the command line; where it will start ranks, torch is imported for them meanwhile."""
+    with started_ahead(sys.argv[1:], os.environ):
+        from paceline.cli import main as run_command_line
+
+        run_command_line()
+
 
 if __name__ == "__main__":
     main()

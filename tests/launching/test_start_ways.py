@@ -92,7 +92,8 @@ def finish(processes: list[subprocess.Popen]) -> list[str]:
 def no_rank_left(folder: Path) -> bool:
     """Tell whether no process that works in this folder is left."""
     for process in psutil.process_iter(["cmdline", "cwd"]):
-        if process.info["cwd"] == str(folder) and "paceline" in (process.info["cmdline"] or []):
+        words = process.info["cmdline"] or []
+        if process.info["cwd"] == str(folder) and any(word.startswith("paceline") for word in words):
             return False
     return True
 

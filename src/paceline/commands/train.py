@@ -19,6 +19,7 @@ from paceline.core.load import Settings, load_config
 from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.core.world import World
+from paceline.launching.agent import dismiss_ahead
 from paceline.launching.plan import plan_launch
 from paceline.parallel.detect import detect_world, slurm_job, slurm_requeues
 from paceline.records.entries import RunResult, State
@@ -80,6 +81,7 @@ def train_command(
         extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
         extra += ["--resume", str(resume)] if resume else []
         return launch_ranks(plan, settings, start, extra)
+    dismiss_ahead()
     began = psutil.Process().create_time()
     result = train(settings, start=start, resume=resume, show_table=summary, began=began)
     if result_file is not None and world.local_rank == 0:

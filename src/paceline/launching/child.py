@@ -2,13 +2,20 @@
 
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline.launching.local import SECONDS_TO_STOP
-from paceline.launching.plan import going_with_us
 
 UNHEARD = 5
+GOING_WITH_US = """
+import runpy
+from paceline.launching.agent import stop_with_parent
+stop_with_parent()
+runpy.run_module("paceline", run_name="__main__", alter_sys=True)
+"""
+"""It asks for its end itself: between fork and exec, Python code may hang when there are threads, as in a notebook."""
 
 
 def run_child(words: Sequence[str], environ: Mapping[str, str], log: Path) -> tuple[int, str]:
@@ -16,7 +23,7 @@ def run_child(words: Sequence[str], environ: Mapping[str, str], log: Path) -> tu
     with log.open("ab") as file:
         start = file.tell()
         child = subprocess.Popen(
-            [*going_with_us("paceline"), *words],
+            [sys.executable, "-c", GOING_WITH_US, *words],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -1,6 +1,5 @@
 """Running the ranks of this node: start them, pass signals on, bring everything down, say what went wrong first."""
 
-import ctypes
 import os
 import re
 import signal
@@ -17,12 +16,12 @@ from types import FrameType
 import psutil
 
 from paceline.core.errors import ExitCode, RanksError
+from paceline.launching.agent import agent_for, stop_with_parent
 from paceline.launching.echo import place_to_print
 from paceline.launching.plan import LaunchPlan
 from paceline.records.reports import VARIABLE, Report, read_reports
 
 STDERR = "_PACELINE_STDERR"
-PR_SET_PDEATHSIG = 1
 SECONDS_TO_STOP = 45
 SECONDS_TO_FAIL = 5
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -43,17 +42,10 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
             # In torchrun's own store, ranks that it starts again read addresses of dead ones. Where they are started
             # once, that store spares them a port that another program may take before they do.
             ours["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        with (folder / "torchrun.log").open("wb") as log:
-            agent = subprocess.Popen(
-                plan.command(words),
-                env=dict(environ) | ours,
-                stdout=place.stdout,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on once
-            )
-            watch = _Watch(agent, folder, max_restarts=plan.max_restarts)
-            code = watch.wait()
-        ending = conclude(code, read_reports(folder), (folder / "torchrun.log").read_text(errors="replace"))
+        agent = agent_for(place.stdout)
+        agent.begin(plan.torchrun_words(words), dict(environ) | ours)
+        watch = _Watch(agent.process, folder, max_restarts=plan.max_restarts)
+        ending = conclude(watch.wait(), read_reports(folder), agent.said())
         # Ranks are stopped with SIGTERM, whatever the launcher was sent.
         return 128 + watch.first_signal if ending > 128 and watch.first_signal is not None else ending
 
@@ -228,18 +220,13 @@ def _refuse_taken(port: int) -> None:
 
 def become_rank(environ: Mapping[str, str]) -> None:
     """Settle in as a rank of a launcher: go when torchrun goes, and speak where the launcher speaks."""
-    die_with_parent()
+    stop_with_parent()
     try:
         handle = os.open(environ[STDERR], os.O_WRONLY | os.O_APPEND)
     except (KeyError, OSError):
         return
     os.dup2(handle, 2)
     os.close(handle)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to stop this process in good order when its parent goes, however it goes."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _say(text: str, *, prefix: str = "paceline: ") -> None:

@@ -3,7 +3,6 @@
 import ipaddress
 import os
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,17 +14,6 @@ from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.detect import in_slurm_task, slurm_meeting
-
-
-def going_with_us(module: str) -> list[str]:
-    """Return the words that run a module in a process which stops in good order when we go, however we go.
-
-    PR_SET_PDEATHSIG is 1. It is asked for by the new process: between fork and exec, Python code may hang when there
-    are threads, as in a notebook.
-    """
-    asking = "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
-    running = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    return [sys.executable, "-c", asking + running]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +29,10 @@ class LaunchPlan:
     threads: int
     """CPU threads of each rank."""
 
-    def command(self, words: Sequence[str]) -> list[str]:
-        """Return the torch.distributed.run command whose ranks run `paceline` with these words."""
-        torchrun = [*going_with_us("torch.distributed.run"), f"--nproc-per-node={self.nproc}"]
-        torchrun += [f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
-        return [*torchrun, *self._meeting(), "-m", "paceline", *words]
+    def torchrun_words(self, words: Sequence[str]) -> list[str]:
+        """Return the words for torchrun whose ranks run `paceline` with these."""
+        ranks = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
+        return [*ranks, *self._meeting(), "-m", "paceline", *words]
 
     def _meeting(self) -> list[str]:
         if self.rendezvous is None:
