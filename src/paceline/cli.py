@@ -49,8 +49,6 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         app = build_app(layers, used=words[:1])
         return app(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
-    except KeyboardInterrupt:
-        return _say("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `paceline runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FINISHED

@@ -19,15 +19,22 @@ def build(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 """
 
+RANK = """
+import os
+from pathlib import Path
 
-def test_the_agent_becomes_torchrun_with_the_words_and_variables_it_is_given(elsewhere, monkeypatch, capfd):
-    (elsewhere / "rank.py").write_text("import os; print(os.environ['RANK'], os.environ.get('OURS'), 'OLD' in os.environ)")
+Path(f"rank{os.environ['RANK']}").write_bytes(os.environb[b"OURS"] + os.environb.get(b"OLD", b""))
+"""
+
+
+def test_the_agent_becomes_torchrun_with_the_words_and_variables_it_is_given(elsewhere, monkeypatch):
+    (elsewhere / "rank.py").write_text(RANK)
     monkeypatch.setenv("OLD", "1")
     agent = Agent()
     environ = {key: value for key, value in os.environ.items() if key != "OLD"}
     agent.begin(["--standalone", "--nproc-per-node=2", "rank.py"], environ | {"OURS": "\udcff"})
     assert agent.process.wait(LONGEST) == 0, agent.said()
-    assert sorted(capfd.readouterr().out.splitlines()) == ["0 \udcff False", "1 \udcff False"]
+    assert [(elsewhere / f"rank{rank}").read_bytes() for rank in (0, 1)] == [b"\xff", b"\xff"]
 
 
 def test_an_agent_that_fails_leaves_word(elsewhere):
@@ -46,8 +53,8 @@ def test_an_agent_that_is_gone_before_it_has_its_words_is_no_error_of_its_own(el
 
 
 def test_only_what_looks_like_a_launch_starts_one_ahead_and_it_ends_with_the_command():
-    for words, environ in ((["train"], {}), (["bench", "--nproc", "2"], {}), (["train", "--nproc", "2"], {"RANK": "0"})):
-        with started_ahead(words, environ):
+    for line, environ in (("train", {}), ("bench --nproc 2", {}), ("train --nproc 2", {"RANK": "0"})):
+        with started_ahead(line.split(), environ):
             assert not _ahead
     with started_ahead(["train", "--nproc=2"], {}):
         (agent,) = _ahead

@@ -89,13 +89,15 @@ def finish(processes: list[subprocess.Popen]) -> list[str]:
     return texts
 
 
+def processes_in(folder: Path) -> list[list[str]]:
+    """Return the words of every process of ours that works in this folder."""
+    found = [process.info for process in psutil.process_iter(["cmdline", "cwd"])]
+    words = [info["cmdline"] or [] for info in found if info["cwd"] == str(folder)]
+    return [line for line in words if any(word.startswith("paceline") for word in line)]
+
+
 def no_rank_left(folder: Path) -> bool:
-    """Tell whether no process that works in this folder is left."""
-    for process in psutil.process_iter(["cmdline", "cwd"]):
-        words = process.info["cmdline"] or []
-        if process.info["cwd"] == str(folder) and any(word.startswith("paceline") for word in words):
-            return False
-    return True
+    return not processes_in(folder)
 
 
 def test_every_rank_that_is_started_has_a_number_of_its_own_and_reaches_what_one_process_reaches(start, reference):
@@ -268,6 +270,18 @@ def test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake(start, else
     assert namesake.poll() is None
     namesake.kill()
     namesake.wait()
+
+
+@pytest.mark.parametrize("moment", ["paceline.launching.agent", "--config"])
+def test_a_signal_before_training_begins_is_answered_with_one_line(start, elsewhere, wait_until, moment):
+    process = start("train", "--nproc", "2")
+    wait_until(lambda: any(moment in words for words in processes_in(elsewhere)), "an agent, or a rank")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 130
+    early, later = "paceline: interrupted\n", "paceline: stopped before a rank had anything to save\n"
+    assert errors in ([later] if moment == "--config" else [early, later])
+    assert no_rank_left(elsewhere)
 
 
 def test_a_launcher_that_is_killed_takes_its_ranks_with_it(start, elsewhere, wait_until):

@@ -87,7 +87,7 @@ def stop_with_parent() -> None:
 def main() -> None:
     """Be the agent: the words come through the pipe; no words, no ranks."""
     stop_with_parent()
-    from torch.distributed import run  # the launcher reads its settings meanwhile
+    from torch.distributed import run  # noqa: PLC0415 - the launcher reads its settings meanwhile
 
     with os.fdopen(int(sys.argv[1]), encoding="utf-8") as pipe:
         order = pipe.read()

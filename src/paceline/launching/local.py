@@ -45,7 +45,11 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
         agent = agent_for(place.stdout)
         agent.begin(plan.torchrun_words(words), dict(environ) | ours)
         watch = _Watch(agent.process, folder, max_restarts=plan.max_restarts)
-        ending = conclude(watch.wait(), read_reports(folder), agent.said())
+        code, reports = watch.wait(), read_reports(folder)
+        if watch.first_signal is not None and not reports:
+            _say("stopped before a rank had anything to save")
+            return 128 + watch.first_signal
+        ending = conclude(code, reports, agent.said())
         # Ranks are stopped with SIGTERM, whatever the launcher was sent.
         return 128 + watch.first_signal if ending > 128 and watch.first_signal is not None else ending
 
