@@ -53,6 +53,8 @@ class Work:
     batch: int = 128
     shards: tuple[int, ...] = (4,)
     """One bitwise contender for each."""
+    parts: tuple[int, ...] = ()
+    """One contender for each that is not exact and computes a rank's share in so many parts."""
     steps: int = 4
     rounds: int = 20
     world: int = 1
@@ -132,6 +134,8 @@ def compete(work: Work, world: World) -> Answer:
     choose_interface(world, os.environ)
     with join(world, torch.device("cpu"), timeout=120) as team, tempfile.TemporaryDirectory() as folder:
         contenders = {"order": Contender({}, work, team, Path(folder))}
+        for parts in work.parts:
+            contenders[f"order, {parts} parts"] = Contender({"accumulate": parts}, work, team, Path(folder))
         for shards in work.shards:
             settings = {"exact": "bitwise", "shards": shards}
             contenders[f"bitwise, {shards} shards"] = Contender(settings, work, team, Path(folder))
@@ -201,7 +205,7 @@ def free_port() -> int:
 
 
 def single(rounds: int) -> None:
-    work = Work(rounds=rounds, shards=(4, 8), steps=2)
+    work = Work(rounds=rounds, shards=(4, 8), parts=(4, 8), steps=2)
     show(f"one process: {work}", compete(work, World()).outcomes, per=1e-3, unit="ms/step")
 
 
@@ -220,7 +224,8 @@ def link(rounds: int) -> None:
 
 def two_ranks(rounds: int) -> list[Work]:
     return [
-        Work(world=2, rounds=rounds, shards=(4, 8)),
+        Work(world=2, rounds=rounds, shards=(4, 8), batch=256, steps=2),
+        Work(world=2, rounds=rounds, shards=(4, 8), parts=(4,)),
         Work(world=2, rounds=rounds, model="resnet18", batch=64, steps=2),
     ]
 

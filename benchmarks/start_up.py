@@ -17,6 +17,18 @@ from pathlib import Path
 
 ARRIVED = "first step at"
 
+PLAIN_ALONE, OURS_ALONE = "plain script, 1 rank", "paceline train, 1 rank"
+PLAIN_RANKS, OURS_TORCHRUN = "plain script, torchrun, 2 ranks", "torchrun -m paceline train, 2 ranks"
+OURS_RANKS = "paceline train --nproc 2"
+BESIDE = {
+    PLAIN_ALONE: (),
+    OURS_ALONE: (PLAIN_ALONE,),
+    PLAIN_RANKS: (PLAIN_ALONE,),
+    OURS_TORCHRUN: (PLAIN_RANKS,),
+    OURS_RANKS: (OURS_TORCHRUN, PLAIN_RANKS, OURS_ALONE),
+}
+"""Which command each is compared with."""
+
 PLAIN = """
 import os, time, torch, torch.distributed as dist
 from torch import nn
@@ -60,32 +72,33 @@ def main() -> None:
                 taken = seconds_to_first_step(command)
                 if number:
                     seconds[title].append(taken)
-    print(f"\nfrom the command to the first step, {rounds} rounds in turns: wall, CPU, and more than the line marked *")
-    baseline = seconds[next(iter(commands))]
+    print(f"\nfrom the command to the first step, {rounds} rounds in turns: wall, CPU, and more than another command")
     for title, values in seconds.items():
-        if title.startswith("*"):
-            baseline = values
         wall, cpu = (statistics.median(column) for column in zip(*values, strict=True))
-        more_wall, more_cpu = (
-            statistics.median(value[column] - base[column] for value, base in zip(values, baseline, strict=True))
-            for column in range(2)
-        )
-        print(f"  {title:<38} {wall:6.2f} s {cpu:6.2f} s   {more_wall:+.2f} s {more_cpu:+.2f} s")
+        print(f"  {title:<36} {wall:6.2f} s {cpu:6.2f} s" + "".join(more(values, seconds[o], o) for o in BESIDE[title]))
+
+
+def more(values: list[tuple[float, float]], others: list[tuple[float, float]], title: str) -> str:
+    """Return how much more time than another command was taken, by the median of the rounds and its middle half."""
+    wall, cpu = zip(*((v[0] - o[0], v[1] - o[1]) for v, o in zip(values, others, strict=True)), strict=True)
+    low, _, high = statistics.quantiles(wall, n=4)
+    middle = f"({low:+.2f} … {high:+.2f})"
+    return f"\n{'':>8}{statistics.median(wall):+.2f} s {middle}, {statistics.median(cpu):+.2f} s beside {title}"
 
 
 def commands_in(folder: Path) -> dict[str, list[str]]:
-    """Return the commands that take turns; those below a line with a star are compared with it."""
+    """Return the commands that take turns."""
     (folder / "net.py").write_text(PLUGIN)
     (folder / "plain.py").write_text(PLAIN)
     train = f"-m paceline train --model {folder}/net.py:Net --steps 1 --threads 1 --runs-dir {folder}/runs".split()
     python = [sys.executable]
     torchrun = [*python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     return {
-        "* plain script, 1 rank": [*python, f"{folder}/plain.py"],
-        "paceline train, 1 rank": [*python, *train, "-b", "64"],
-        "* plain script, torchrun, 2 ranks": [*torchrun, f"{folder}/plain.py"],
-        "torchrun -m paceline train, 2 ranks": [*torchrun, *train, "-b", "128"],
-        "paceline train --nproc 2": [*python, *train, "-b", "128", "--nproc", "2"],
+        PLAIN_ALONE: [*python, f"{folder}/plain.py"],
+        OURS_ALONE: [*python, *train, "-b", "64"],
+        PLAIN_RANKS: [*torchrun, f"{folder}/plain.py"],
+        OURS_TORCHRUN: [*torchrun, *train, "-b", "128"],
+        OURS_RANKS: [*python, *train, "-b", "128", "--nproc", "2"],
     }
 
 
