@@ -3,7 +3,9 @@
     python -m benchmarks.ranks [--rounds 50]      # 2 ranks × 1 thread, resnet20, 128 images a rank
 
 The same two processes take turns at a few steps as one job and a few as two jobs, so that both meet the machine
-in the same mood, which lasts for seconds. Efficiency is the rate of the one over the mean rate of the others.
+in the same mood, which lasts for seconds. Efficiency is the rate of the one over the mean rate of the others. Two jobs
+that only wait for each other after every step show what of it a machine takes whose cores are not equally fast at all
+times: any synchronous training pays that.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -95,28 +98,32 @@ def job_of(team: Team, data: str, folder: Path) -> Iterator[Callable[[int], None
         yield train
 
 
-def take_part(world: World, folder: Path, *, data: str, steps: int, rounds: int) -> list[tuple[float, float]]:
-    """Return for each round the images a second of this rank, in one job of two ranks and in a job of its own."""
+def take_part(world: World, folder: Path, *, data: str, steps: int, rounds: int) -> list[tuple[float, ...]]:
+    """Return for each round the images a second of a rank: in one job of two, in one of its own, and there in step."""
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
         team = stack.enter_context(join(world, CPU))
         together = stack.enter_context(job_of(team, data, folder / f"together-{world.rank}"))
         alone = stack.enter_context(job_of(Team(World(), CPU), data, folder / f"alone-{world.rank}"))
+        meet = partial(team.any, False)  # noqa: FBT003 - a barrier
+
+        def in_step(steps: int) -> None:
+            for _ in range(steps):
+                alone(1)
+                meet()
+
+        contenders = (together, alone, in_step)
         found = []
         for number in range(rounds + 1):
-            order = (together, alone) if number % 2 else (alone, together)
             rates = {}
-            for train in order:
-                team.any(False)  # noqa: FBT003 - a barrier
+            for train in contenders[number % 3 :] + contenders[: number % 3]:
+                meet()
                 start = time.perf_counter()
                 train(steps)
                 rates[train] = steps * IMAGES_PER_RANK / (time.perf_counter() - start)
             if number:
-                found.append((rates[together], rates[alone]))
-        return [
-            (statistics.mean(first for first, _ in both), statistics.mean(second for _, second in both))
-            for both in zip(*team.gather(found), strict=True)
-        ]
+                found.append([rates[train] for train in contenders])
+        return [tuple(map(statistics.mean, zip(*both, strict=True))) for both in zip(*team.gather(found), strict=True)]
 
 
 def speed(data: str, *, steps: int, rounds: int) -> None:
@@ -131,15 +138,20 @@ def speed(data: str, *, steps: int, rounds: int) -> None:
         outputs = [rank.communicate()[0] for rank in ranks]
         assert not any(rank.returncode for rank in ranks)
     rates = [tuple(map(float, line.split()[1:])) for line in outputs[0].splitlines() if line.startswith("rates ")]
-    together, alone = zip(*rates, strict=True)
-    ratio = ratios_of("ddp", together, alone)
+    together, alone, in_step = zip(*rates, strict=True)
     print(f"\nresnet20, {IMAGES_PER_RANK} {SHAPES[data]} a rank, 2 ranks × 1 thread, {rounds} rounds of {steps} steps")
-    print(f"  two processes without communication  {statistics.median(alone):8.1f} images/s each")
-    print(f"  ddp                                  {ratio.median:8.1f} images/s each")
-    whole = sum(1 / rate for rate in alone) / sum(1 / rate for rate in together)
-    print(
-        f"  efficiency {ratio.ratio:.3f} (middle half {ratio.low:.3f} … {ratio.high:.3f}), {whole:.3f} over all rounds"
-    )
+    print(f"  two processes without communication      {statistics.median(alone):8.1f} images/s each")
+    show("the same, but they meet after every step", in_step, alone)
+    show("ddp", together, alone)
+    show("ddp, beside those that meet", together, in_step)
+
+
+def show(title: str, rates: tuple[float, ...], others: tuple[float, ...]) -> None:
+    """Print rates as a part of others, by the median of rounds and by the time of all."""
+    part = ratios_of(title, rates, others)
+    whole = sum(1 / rate for rate in others) / sum(1 / rate for rate in rates)
+    middle = f"(middle half {part.low:.3f} … {part.high:.3f})"
+    print(f"  {title:<40} {part.median:8.1f} images/s each, {part.ratio:.3f} {middle}, {whole:.3f} over all rounds")
 
 
 def main() -> None:
@@ -153,8 +165,8 @@ def main() -> None:
         return
     data, steps, rounds, folder, rank = given.part
     world = World(rank=int(rank), size=2, told_by="flags", meeting=f"file://{folder}/meet")
-    for first, second in take_part(world, Path(folder), data=data, steps=int(steps), rounds=int(rounds)):
-        print("rates", first, second, flush=True)
+    for rates in take_part(world, Path(folder), data=data, steps=int(steps), rounds=int(rounds)):
+        print("rates", *rates, flush=True)
 
 
 if __name__ == "__main__":

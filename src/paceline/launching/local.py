@@ -70,11 +70,14 @@ class _Watch:
         in_main_thread = threading.current_thread() is threading.main_thread()  # others get no signals
         before = {number: signal.signal(number, self._pass_on) for number in FORWARDED if in_main_thread}
         try:
+            turn = 0
             while True:
                 try:
                     return self._agent.wait(timeout=0.5)
                 except subprocess.TimeoutExpired:
-                    self._remember()
+                    turn += 1
+                    if turn % 10 == 0:  # it reads all of /proc, and no core is idle
+                        self._remember()
                     self._give_up_if_late()
         finally:
             self._end_all()
@@ -82,8 +85,8 @@ class _Watch:
                 signal.signal(number, handler)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._remember()
         if number == signal.SIGUSR1:  # torchrun would die of it; its ranks save and stop
-            self._remember()
             for process in self._started:
                 _send(process, signal.SIGUSR1)
             return
