@@ -81,8 +81,8 @@ def main() -> None:
 def more(values: list[tuple[float, float]], others: list[tuple[float, float]], title: str) -> str:
     """Return how much more time than another command was taken, by the median of the rounds and its middle half."""
     wall, cpu = zip(*((v[0] - o[0], v[1] - o[1]) for v, o in zip(values, others, strict=True)), strict=True)
-    low, _, high = statistics.quantiles(wall, n=4)
-    middle = f"({low:+.2f} … {high:+.2f})"
+    ordered, quarter = sorted(wall), len(wall) // 4
+    middle = f"({ordered[quarter]:+.2f} … {ordered[-1 - quarter]:+.2f})"
     return f"\n{'':>8}{statistics.median(wall):+.2f} s {middle}, {statistics.median(cpu):+.2f} s beside {title}"
 
 

@@ -73,7 +73,8 @@ def test_ranks_that_print_elsewhere_get_an_agent_of_their_own(tmp_path):
 
 
 def test_a_launch_that_is_refused_leaves_no_process(start, elsewhere):
-    process = start("train", "--nproc", "2", "--epochs", "many")
+    # an agent that stayed would hold stdout, and a pipe would wait for it
+    process = start("train", "--nproc", "2", "--epochs", "many", stdout=subprocess.DEVNULL)
     _, errors = process.communicate(timeout=LONGEST)
     assert (process.returncode, "--epochs" in errors) == (2, True)
     assert no_rank_left(elsewhere)

@@ -279,7 +279,7 @@ def test_a_signal_before_training_begins_is_answered_with_one_line(start, elsewh
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 130
-    early, later = "paceline: interrupted\n", "paceline: stopped before a rank had anything to save\n"
+    early, later = "paceline: interrupted\n", "paceline: stopped before the ranks could save\n"
     assert errors in ([later] if moment == "--config" else [early, later])
     assert no_rank_left(elsewhere)
 

@@ -45,13 +45,8 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
         agent = agent_for(place.stdout)
         agent.begin(plan.torchrun_words(words), dict(environ) | ours)
         watch = _Watch(agent.process, folder, max_restarts=plan.max_restarts)
-        code, reports = watch.wait(), read_reports(folder)
-        if watch.first_signal is not None and not reports:
-            _say("stopped before a rank had anything to save")
-            return 128 + watch.first_signal
-        ending = conclude(code, reports, agent.said())
-        # Ranks are stopped with SIGTERM, whatever the launcher was sent.
-        return 128 + watch.first_signal if ending > 128 and watch.first_signal is not None else ending
+        code = watch.wait()
+        return conclude(code, read_reports(folder), agent.said(), stopped_by=watch.first_signal)
 
 
 class _Watch:
@@ -131,13 +126,21 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
         return
 
 
-def conclude(code: int, reports: list[Report], log: str) -> int:
-    """Say what went wrong first and what followed from it, and return the exit code."""
+def conclude(code: int, reports: list[Report], log: str, *, stopped_by: int | None = None) -> int:
+    """Say what went wrong first and what followed from it, and return the exit code.
+
+    `stopped_by` is the signal that the launcher was sent. Its ranks get SIGTERM, whatever it was.
+    """
     attempt = max((report.attempt for report in reports), default=0)
     stops = [report for report in reports if report.exit_code > 128]
     failures = [report for report in reports if report.exit_code <= 128 and report.attempt == attempt]
     if code == 0 or (stops and not failures):
-        return stops[0].exit_code if stops else ExitCode.FINISHED
+        if not stops:
+            return ExitCode.FINISHED
+        return stops[0].exit_code if stopped_by is None else 128 + stopped_by
+    if stopped_by is not None and not failures:
+        _say("stopped before the ranks could save")
+        return 128 + stopped_by
     killed = _killed_first(log)
     if killed is not None:  # a rank that was killed leaves no report: what the others saw followed from it
         _say(killed)

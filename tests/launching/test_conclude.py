@@ -1,0 +1,25 @@
+"""What the launcher makes of the end of its ranks when it was sent a signal itself."""
+
+import signal
+
+import pytest
+
+from paceline.launching.local import conclude
+from paceline.records.reports import Report
+
+STOPPED = Report(rank=0, host="here", time=1.0, exit_code=143, message="stopped")
+FAILED = Report(rank=1, host="here", time=1.0, exit_code=3, message="the loss is nan")
+
+
+@pytest.mark.parametrize(
+    ("code", "reports", "ending", "said"),
+    [
+        pytest.param(0, [], 0, "", id="finished before the signal reached them"),
+        pytest.param(-15, [], 130, "paceline: stopped before the ranks could save\n", id="ended too early to save"),
+        pytest.param(1, [STOPPED], 130, "", id="saved and stopped"),
+        pytest.param(1, [FAILED], 3, "paceline: the loss is nan\n", id="failed on the way"),
+    ],
+)
+def test_a_signal_is_the_exit_code_only_where_it_ended_the_ranks(capsys, code, reports, ending, said):
+    assert conclude(code, reports, "", stopped_by=signal.SIGINT) == ending
+    assert capsys.readouterr().err == said
