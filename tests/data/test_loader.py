@@ -1,5 +1,7 @@
 """Batches come out the same whether they are prepared one by one, in groups, here or by workers."""
 
+import gc
+import os
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -105,3 +107,36 @@ def test_other_splits_are_asked_batch_by_batch():
     next(batches)
     assert split.asked == [4]
     assert Subset(split, np.arange(10)).group == 1
+
+
+class Remains:
+    """Something that is left in a circle, and writes down which process collects it."""
+
+    def __init__(self, grave):
+        self.grave, self.itself = grave, self
+
+    def __del__(self):
+        with self.grave.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+@dataclass
+class Collecting(Plain):
+    """A split that collects garbage when it is asked."""
+
+    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+        gc.collect()
+        return super().fetch(ids, epoch)
+
+
+def test_a_worker_does_not_collect_what_the_training_process_left(tmp_path):
+    """The connections of an earlier run have threads, which a worker does not have: to end them would end it."""
+    grave = tmp_path / "grave"
+    gc.disable()
+    try:
+        Remains(grave)
+        list(load_batches(Collecting(), [(np.arange(4), 0)] * 3, workers=1, pin=False))
+    finally:
+        gc.enable()
+    gc.collect()
+    assert grave.read_text().split() == [str(os.getpid())]

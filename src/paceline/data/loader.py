@@ -1,5 +1,6 @@
 """Batches in the order asked for, prepared here or ahead of time by worker processes: the result is the same."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -64,7 +65,12 @@ def _load_ahead(split: Split, groups: Sequence[Group], *, workers: int, pin: boo
         persistent_workers=False,
         worker_init_fn=_leave_stopping_to_the_rank,
     )
-    for batches in loader:
+    gc.freeze()  # or a worker might collect what this process left, such as the connections of an earlier run
+    try:
+        prepared = iter(loader)
+    finally:
+        gc.unfreeze()
+    for batches in prepared:
         if isinstance(batches, Exception):
             raise batches
         yield from batches
