@@ -1,6 +1,6 @@
 """What `--exact bitwise` costs: step time beside plain training and stock DDP, and bytes beside a ring all-reduce.
 
-    python -m benchmarks.exact                 # one process, two ranks on loopback and over 1 Gbit/s, bytes
+    python -m benchmarks.exact                 # one process, two ranks on loopback and over 1 Gbit/s, hosts, bytes
     python -m benchmarks.exact --quick         # a few rounds
     python -m benchmarks.exact --only loopback
 
@@ -183,8 +183,8 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def on_hosts(number: int, rate: str | None) -> Iterator[Starter | None]:
-    """Give what starts a rank on a host of its own, all links slowed to a rate; None where there cannot be hosts."""
+def on_hosts(number: int, rate: str | None, *, per_host: int = 1) -> Iterator[Starter | None]:
+    """Give what starts a rank on one of some hosts, all links slowed to a rate; None where there cannot be hosts."""
     from tests.lab.hosts import Hosts, why_not
 
     reason = why_not()
@@ -195,7 +195,7 @@ def on_hosts(number: int, rate: str | None) -> Iterator[Starter | None]:
     with tempfile.TemporaryDirectory() as folder, Hosts(number, Path(folder)) as hosts:
         for host in range(1, number + 1) if rate else ():
             hosts.limit(host, rate or "")
-        yield lambda rank, words: hosts.start(rank + 1, *words, env=environment(), cwd=Path.cwd())
+        yield lambda rank, words: hosts.start(rank // per_host + 1, *words, env=environment(), cwd=Path.cwd())
 
 
 def free_port() -> int:
@@ -230,20 +230,31 @@ def two_ranks(rounds: int) -> list[Work]:
     ]
 
 
-def wire(_rounds: int) -> None:
-    print("\nbytes that all ranks send per step, resnet18, beside stock DDP's ring")
-    for world, shards in ((2, (4, 8)), (3, (6, 8)), (4, (4, 8))):
-        with on_hosts(world, None) as start:
+def hosts(rounds: int) -> None:
+    for number, per_host in ((3, 1), (4, 1), (2, 2)):
+        with on_hosts(number, "100mbit", per_host=per_host) as start:
             if start is None:
                 return
-            work = Work(world=world, model="resnet18", batch=world * 4, shards=shards, steps=2, rounds=1)
+            work = Work(world=number * per_host, rounds=rounds, shards=(4, 8), batch=64, steps=2)
+            answer = ranks(work, start, f"tcp://10.77.0.1:{PORT}")
+            show(f"{number} hosts × {per_host} over 100 Mbit/s: {work}", answer.outcomes, per=1e-3, unit="ms/step")
+
+
+def wire(_rounds: int) -> None:
+    print("\nbytes that leave all hosts per step, resnet18, beside stock DDP's ring")
+    for number, per_host in ((2, 1), (3, 1), (4, 1), (2, 2)):
+        with on_hosts(number, None, per_host=per_host) as start:
+            if start is None:
+                return
+            work = Work(world=number * per_host, model="resnet18", batch=16, shards=(4, 6, 8), steps=2, rounds=1)
             sent = ranks(work, start, f"tcp://10.77.0.1:{PORT}").sent
             ring = next(iter(sent.values()))
             for name, value in sent.items():
-                print(f"  {world} ranks  {name:<18} {value / 1e6:8.2f} MB  {value / ring:.4f}×")
+                mb = value / per_host / 1e6
+                print(f"  {number} hosts × {per_host}  {name:<18} {mb:8.2f} MB  {value / ring:.4f}×")
 
 
-PARTS = {"single": single, "loopback": loopback, "link": link, "wire": wire}
+PARTS = {"single": single, "loopback": loopback, "link": link, "hosts": hosts, "wire": wire}
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import io
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from paceline.engine.loop import Training
 from paceline.engine.rank import Beginning
 from paceline.engine.signals import StopRequest
 from paceline.parallel.exact import reducer
+from paceline.parallel.exact.exchange import Halves
+from paceline.parallel.exact.line import Line
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from tests.campaign.cases import Kill
@@ -103,20 +105,20 @@ def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:
 class RingExchange:
     """Sums as stock DDP does: each rank its own shards, then gloo's all-reduce."""
 
-    def __init__(self, sums: Sequence[Tensor], result: Tensor, _nodes: Any, _lanes: Any) -> None:
+    def __init__(self, sums: Halves, result: Tensor, line: Line, **_where: int) -> None:
         total = torch.zeros_like(result)
-        for part in sums:
+        for part in (*sums[0], *sums[1]):
             total.add_(part)
-        dist.all_reduce(total)
+        if line.num_ranks > 1:
+            dist.all_reduce(total)
         result.copy_(total)
 
     is_ready = True
 
-    def advance(self) -> None:
+    def fold(self) -> None:
         pass
 
-    def wait(self) -> None:
-        pass
+    spread = finish = fold
 
 
 def ring(_team: Team) -> Any:
@@ -159,9 +161,9 @@ def unweighted(team: Team) -> Any:
     """Average the means of unequal shares, as scripts on plain DDP do."""
     honest = Training.places
 
-    def places(self: Training, images: int) -> list[tuple[range, float]]:
+    def places(self: Training, images: int) -> list[loop.Share]:
         found = honest(self, images)
-        return [(part, 1 / (team.world.size * len(found))) for part, _ in found]
+        return [part._replace(weight=1 / (team.world.size * len(found))) for part in found]
 
     return replaced(Training, "places", places)
 

@@ -28,9 +28,13 @@ def flattened(ranges):
     return [place for each in ranges for place in each]
 
 
+def parts_of_ranks(plan, images):
+    return [list(plan.parts(images, rank).values()) for rank in range(plan.world_size)]
+
+
 @given(plans(), st.integers(0, 1000))
 def test_the_parts_of_all_ranks_are_the_global_batch_in_order(plan, step):
-    parts = [plan.parts(plan.batch_images(step), rank) for rank in range(plan.world_size)]
+    parts = parts_of_ranks(plan, plan.batch_images(step))
     assert flattened(flattened(parts)) == list(range(plan.batch_images(step)))
     sizes = [len(flattened(mine)) for mine in parts]
     assert max(sizes) - min(sizes) <= 1
@@ -38,8 +42,7 @@ def test_the_parts_of_all_ranks_are_the_global_batch_in_order(plan, step):
 
 @given(plans(), st.integers(0, 1000))
 def test_a_rank_computes_its_share_in_nearly_equal_parts_none_of_them_empty(plan, step):
-    for rank in range(plan.world_size):
-        parts = plan.parts(plan.batch_images(step), rank)
+    for parts in parts_of_ranks(plan, plan.batch_images(step)):
         assert all(parts)
         assert len(parts) <= plan.accumulate
         assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -49,9 +52,22 @@ def test_a_rank_computes_its_share_in_nearly_equal_parts_none_of_them_empty(plan
 def test_fixed_shards_are_the_same_at_every_world_size(images, shards, data):
     config = Config(global_batch=images, batch_norm="ghost", shards=shards)
     world_size = data.draw(st.integers(1, min(shards, images)))
-    plans = [BatchPlan.make(config, images=images, world_size=size) for size in (1, world_size)]
-    alone, spread = ([plan.parts(plan.batch_images(0), rank) for rank in range(plan.world_size)] for plan in plans)
-    assert flattened(alone) == flattened(spread)
+    alone, spread = (BatchPlan.make(config, images=images, world_size=size) for size in (1, world_size))
+    in_batch = data.draw(st.integers(1, images))
+    ranks = [spread.parts(in_batch, rank) for rank in range(world_size)]
+    assert {number: part for mine in ranks for number, part in mine.items()} == alone.parts(in_batch, 0)
+    assert sum(map(len, ranks)) == len(alone.parts(in_batch, 0)) == min(shards, in_batch)
+
+
+def test_shards_are_computed_from_the_ends_of_the_batch_to_its_middle():
+    config = Config(global_batch=64, batch_norm="ghost", shards=8)
+    orders = {
+        size: [BatchPlan.make(config, images=64, world_size=size).part_numbers(rank) for rank in range(size)]
+        for size in (1, 2, 3)
+    }
+    assert orders == {1: [[0, 1, 2, 3, 7, 6, 5, 4]], 2: [[0, 1, 2, 3], [7, 6, 5, 4]], 3: [[0, 1], [2, 3, 4], [7, 6, 5]]}
+    few = BatchPlan.make(config, images=64, world_size=2)
+    assert (list(few.parts(5, 0)), list(few.parts(5, 1))) == ([0, 1, 2, 3], [4])
 
 
 def test_more_ranks_than_images_or_shards_are_refused():
@@ -77,8 +93,8 @@ def test_the_world_size_changes_nothing_but_the_shares(plan):
     alone = BatchPlan.make(config, images=plan.images, world_size=1)
     for step in range(plan.steps_per_epoch):
         assert alone.batch_images(step) == plan.batch_images(step)
-        everyone = flattened(flattened(plan.parts(plan.batch_images(step), rank) for rank in range(plan.world_size)))
-        assert flattened(alone.parts(alone.batch_images(step), 0)) == everyone
+        everyone = flattened(flattened(parts_of_ranks(plan, plan.batch_images(step))))
+        assert flattened(alone.parts(alone.batch_images(step), 0).values()) == everyone
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_a_number_that_can_be_typed():

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, ModelError, RanksError, RunError
@@ -15,6 +14,7 @@ from paceline.engine.rank import Beginning
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
+from tests.campaign.inside import RingExchange
 from tests.engine.conftest import differences, final_state
 from tests.ranks.test_training import StopAt
 
@@ -141,6 +141,42 @@ def test_where_buckets_end_changes_no_bit(ranks, tmp_path):
         assert unequal(alone, Path(ranks(world_size).run(in_many_buckets, settings)[0])) == [], f"{world_size} ranks"
 
 
+def counted(team: Team, settings: dict[str, Any]) -> tuple[int, int, int]:
+    """Train, and return the numbers that this rank sent, how many gradients it had memory for, and the size of one."""
+    from paceline.parallel.exact.bucket import Bucket
+    from paceline.parallel.exact.line import Line
+
+    sent, allocated = [], []
+    send, allocate = Line.send, Bucket._allocate
+
+    def counting_send(self, numbers, *where):
+        sent.append(len(numbers))
+        return send(self, numbers, *where)
+
+    def counting_allocate(self):
+        allocated.append(self.size)
+        return allocate(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Line, "send", counting_send)
+        patch.setattr(Bucket, "_allocate", counting_allocate)
+        live(team, settings)
+    assert len(set(allocated)) == 1
+    return sum(sent), len(allocated), allocated[0]
+
+
+@pytest.mark.parametrize("shards", [4, 6, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_all_ranks_together_send_what_a_ring_sends(ranks, tmp_path, world_size, shards):
+    """However many shards a rank has. benchmarks.exact counts the bytes at the interfaces: 0.999 to 1.002."""
+    settings = exact(tmp_path, model="cnn", shards=shards, global_batch=64, steps=3)
+    sent, memory, sizes = zip(*ranks(world_size).run(counted, settings), strict=True)
+    assert sum(sent) == 3 * 2 * (world_size - 1) * sizes[0]
+    at_ends = {1: (2,), 2: (1, 1)}
+    assert memory == at_ends.get(world_size) or max(memory[0], memory[-1]) == 1
+    assert max(memory) <= max(2, -(-shards // world_size))
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_every_bit_is_the_same_in_16_bit_arithmetic(ranks, tmp_path, precision):
     settings = exact(tmp_path, model="cnn", precision=precision, steps=4, global_batch=96)
@@ -174,23 +210,7 @@ def test_bitwise_and_order_differ_by_rounding_only(ranks, tmp_path, models):
 
 
 def ring(team: Team, settings: dict[str, Any]) -> str:
-    """Exchange gradients as DDP does: each rank adds up what it has, and the ring adds up the ranks."""
-    from paceline.parallel.exact.exchange import Exchange
-
-    class Ring(Exchange):
-        def __init__(self, sums, result, _nodes, _lanes):
-            total = torch.zeros_like(result)
-            for own in sums:
-                total.add_(own)
-            if team.world.size > 1:
-                dist.all_reduce(total)
-            result.copy_(total)
-            self._works = []
-
-        def advance(self):
-            pass
-
-    return planted("paceline.parallel.exact.reducer", "Exchange", Ring, team, settings)
+    return planted("paceline.parallel.exact.reducer", "Exchange", RingExchange, team, settings)
 
 
 def random_by_rank(team: Team, settings: dict[str, Any]) -> str:
@@ -216,7 +236,7 @@ def unweighted(team: Team, settings: dict[str, Any]) -> str:
 
     def places(self, images):
         parts = honest(self, images)
-        return [(part, 1 / (len(parts) * team.world.size)) for part, _ in parts]
+        return [part._replace(weight=1 / (len(parts) * team.world.size)) for part in parts]
 
     Training.places = places
     try:

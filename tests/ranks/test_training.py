@@ -101,7 +101,7 @@ def unweighted(team: Team, settings: dict[str, Any]):
     from paceline.engine.loop import Training
 
     places = Training.places
-    Training.places = lambda self, images: [(part, 1.0) for part, _ in places(self, images)]
+    Training.places = lambda self, images: [part._replace(weight=1.0) for part in places(self, images)]
     try:
         return live(team, settings)
     finally:

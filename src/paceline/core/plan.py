@@ -63,24 +63,36 @@ class BatchPlan:
         start = step % self.steps_per_epoch * self.global_batch
         return min(self.global_batch, self.images - start)
 
-    def parts(self, images: int, rank: int) -> list[range]:
-        """Places of a global batch of so many images that a rank computes, part by part; empty parts are left out.
+    @property
+    def middle(self) -> int:
+        """The shard at which the batch's second half begins."""
+        return (self.shards or 0) // 2
+
+    def parts(self, images: int, rank: int) -> dict[int, range]:
+        """Places of a global batch of so many images that a rank computes, by the number of the part and in its order.
 
         Ranks take equal shares, one image more for the first ones. Where there are fixed shards, a rank takes whole
-        ones; otherwise it computes its share in `accumulate` parts.
+        ones; otherwise it computes its share in `accumulate` parts. Empty parts are left out.
         """
+        numbers = self.part_numbers(rank)
         if self.shards is not None:
-            found = [_part(images, number, self.shards) for number in self.part_numbers(rank)]
+            found = [_part(images, number, self.shards) for number in numbers]
         else:
             share = _part(images, rank, self.world_size)
             inner = [_part(len(share), part, self.accumulate) for part in range(self.accumulate)]
             found = [range(share.start + part.start, share.start + part.stop) for part in inner]
-        return [part for part in found if part]
+        return {number: part for number, part in zip(numbers, found, strict=True) if part}
 
-    def part_numbers(self, rank: int) -> range:
-        """Numbers of the parts that a rank computes, counted over all ranks; empty parts have the last ones."""
+    def part_numbers(self, rank: int) -> list[int]:
+        """Numbers of the parts that a rank computes, counted over all ranks, in the order in which it does.
+
+        Shards are computed from the ends of the batch to its middle, as their gradients are added up.
+        """
         num_parts = self.world_size * self.accumulate if self.shards is None else self.shards
-        return range(rank * num_parts // self.world_size, (rank + 1) * num_parts // self.world_size)
+        numbers = range(rank * num_parts // self.world_size, (rank + 1) * num_parts // self.world_size)
+        if self.shards is None:
+            return list(numbers)
+        return [n for n in numbers if n < self.middle] + [n for n in reversed(numbers) if n >= self.middle]
 
     def __str__(self) -> str:
         per_rank = -(-self.global_batch // self.world_size)

@@ -1,16 +1,13 @@
 """What a run says before it starts: device, world, data, batch plan, learning rate, model."""
 
-import math
 from collections.abc import Iterator
 
 import torch
 
-from paceline.core.plan import BatchPlan
 from paceline.core.units import count, plural
 from paceline.engine.job import Job
 from paceline.models.table import num_parameters
 from paceline.parallel.device import describe_device, describe_threads, has_fast_bf16
-from paceline.parallel.exact.tree import traffic
 from paceline.parallel.team import Team
 from paceline.records.environment import cpu_name
 from paceline.records.folder import RunFolder
@@ -37,7 +34,6 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
 
 def warnings(job: Job) -> Iterator[str]:
     """Yield what the user should know before waiting for the result."""
-    yield from _traffic_warning(job.plan if job.reducer is not None else None)
     if job.config.precision == "bf16" and not has_fast_bf16(job.device):
         yield (
             f"{job.device} has no bf16 arithmetic, so --precision bf16 is emulated and about 12× slower than fp32; "
@@ -45,19 +41,6 @@ def warnings(job: Job) -> Iterator[str]:
         )
     if job.config.precision == "fp16" and job.device.type == "cpu":
         yield "fp16 is made for GPUs; on a CPU --precision fp32 is faster"
-
-
-def _traffic_warning(plan: BatchPlan | None) -> Iterator[str]:
-    if plan is None or plan.shards is None or plan.world_size == 1:
-        return
-    ranks = plan.world_size
-    times = traffic([plan.part_numbers(rank) for rank in range(ranks)], plan.shards)
-    if times > 1:
-        better = ranks * 2 ** round(math.log2(plan.shards / ranks))
-        yield (
-            f"{ranks} ranks with {plan.shards} shards send {times:.2f} times the bytes of a plain all-reduce; "
-            f"a run that begins with --shards {better} does not"
-        )
 
 
 def _world(team: Team) -> str:

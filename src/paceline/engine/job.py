@@ -167,7 +167,8 @@ def build_reducer(config: Config, model: nn.Module, plan: BatchPlan, team: Team)
     """Return what adds up gradients to the last bit, if that is asked for. Collective: every rank must call it."""
     if config.exact == "order":
         return None
-    return Reducer(model, team, owned=[plan.part_numbers(rank) for rank in range(team.world.size)])
+    owned = [plan.part_numbers(rank) for rank in range(team.world.size)]
+    return Reducer(model, team, owned, middle=plan.middle)
 
 
 def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:

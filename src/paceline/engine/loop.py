@@ -36,9 +36,19 @@ from paceline.parallel.team import Team
 from paceline.records.entries import State
 
 
-class Part(NamedTuple):
-    """Images that a rank computes at once, and what their mean loss is multiplied with; 0 when they do not count."""
+class Share(NamedTuple):
+    """Places of a batch that a rank computes at once, and what their mean loss counts; 0 where they are not counted."""
 
+    number: int
+    """The part of the batch that they are, counted over all ranks."""
+    places: range
+    weight: float
+
+
+class Part(NamedTuple):
+    """The images of a share."""
+
+    number: int
     batch: Batch
     weight: float
 
@@ -92,24 +102,24 @@ class Training:
         requests: list[Request] = []
         for step, parts in enumerate(steps, start=first):
             start = step % job.plan.steps_per_epoch * job.plan.global_batch
-            requests += [(order[start + places.start : start + places.stop], epoch) for places, _ in parts]
+            requests += [(order[start + part.places.start : start + part.places.stop], epoch) for part in parts]
         batches = load_batches(job.splits.train, requests, workers=job.config.workers, pin=job.device.type == "cuda")
         for step, parts in enumerate(steps, start=first):
-            yield step, [Part(next(batches), weight) for _, weight in parts]
+            yield step, [Part(part.number, next(batches), part.weight) for part in parts]
 
-    def places(self, images: int) -> list[tuple[range, float]]:
-        """Return the places of a global batch that this rank computes, part by part, each with its weight.
+    def places(self, images: int) -> list[Share]:
+        """Return the places of a global batch that this rank computes, part by part.
 
         A last batch of few images leaves some ranks with fewer parts than others, or without any. They get an image
         that counts for nothing, so that they take part in everything that all ranks do together.
         """
-        plan = self.job.plan
+        plan, rank = self.job.plan, self.team.world.rank
         per_image = self.job.gradient_weight / images
-        parts = [(part, len(part) * per_image) for part in plan.parts(images, self.team.world.rank)]
+        parts = [Share(number, part, len(part) * per_image) for number, part in plan.parts(images, rank).items()]
         if self.job.reducer is not None:  # which asks nothing of a rank without images
             return parts
         least = len(plan.parts(images, 0)) if self.job.config.batch_norm == "sync" else 1
-        return parts + [(range(1), 0.0)] * (least - len(parts))
+        return parts + [Share(number, range(1), 0.0) for number in plan.part_numbers(rank)[len(parts) : least]]
 
     def train_step(self, step: int, parts: list[Part]) -> float:
         """Compute one step and return its learning rate. Collective: every rank must call it."""
@@ -133,10 +143,9 @@ class Training:
     def gradients(self, step: int, parts: list[Part]) -> None:
         """Compute the gradient of the whole batch from this rank's parts; the last one exchanges it with the others."""
         job, last = self.job, len(parts) - 1
-        first_number = job.plan.part_numbers(self.team.world.rank).start
         with job.shares(step, self.team) as shares:
             for index, part in enumerate(parts):
-                seed_random(job.device, mix(job.config.seed, step, first_number + index))
+                seed_random(job.device, mix(job.config.seed, step, part.number))
                 silent = contextlib.nullcontext() if index == last else without_exchange(job.forward)
                 with silent, shares.shard(part.weight):
                     self.backward(part)

@@ -1,6 +1,6 @@
 """The ranks of a run as one team. A lone rank is a team of one, so that nothing above asks whether it is alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -24,18 +24,25 @@ class Team:
     for a GPU.
     """
 
-    def __init__(self, world: World, device: torch.device, control: Any = None) -> None:
+    def __init__(
+        self, world: World, device: torch.device, control: Any = None, timeout: timedelta | None = None
+    ) -> None:
         self.world = world
         self.device = device
         self.num_sharing = world.local_size
         """Ranks that share the cores of this one, itself included."""
         self._control = control
+        self._timeout = timeout
         self._vote: tuple[torch.Tensor, dist.Work] | None = None
 
     @property
     def is_lead(self) -> bool:
         """Tell whether this is rank 0."""
         return self.world.is_lead
+
+    def group(self, ranks: Sequence[int]) -> Any:
+        """Make a group for what some ranks compute with each other. Collective: every rank must, member or not."""
+        return dist.new_group(list(ranks), timeout=self._timeout)
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Tell every rank whether the flag is set on one of them. Collective: every rank must call it."""
@@ -123,7 +130,7 @@ def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Itera
             f"rank {world.rank} could not join the {world.size} ranks at {_where(world)}: {problem}",
             hint="are all ranks running, and can their hosts reach each other? GLOO_SOCKET_IFNAME names the interface",
         ) from cause
-    team = Team(world, device, control)
+    team = Team(world, device, control, limit)
     team.count_neighbours()
     with loss_explained():
         yield team

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paceline.parallel.exact.tree import Node, Sums, leaf
+from paceline.parallel.exact.exchange import Halves
 
 LARGEST = 4 << 20
-"""Bytes that travel together. A bucket is larger where one parameter is. Where it ends changes no bit of the result."""
+"""Bytes that travel together, at most. Where a bucket or a piece of it ends changes no bit of the result."""
+SMALLEST = 64 << 10
+"""Bytes below which a piece takes more time than it saves."""
 ALIGNMENT = 16
 """Numbers to a multiple of which a gradient begins: 64 bytes of fp32, as torch's own allocations do."""
 
@@ -25,46 +27,48 @@ class Flat:
 class Bucket:
     """Gradients of some parameters: summed over shards here, and over ranks by an exchange."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *, multiple_of: int) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
-        unit = multiple_of * ALIGNMENT
-        self.size = _rounded(sum(_rounded(p.numel(), ALIGNMENT) for p in parameters), unit)
-        self._piece = _rounded(LARGEST // parameters[0].element_size(), unit)
+        self.size = sum(_aligned(p.numel()) for p in parameters)
         self.missing: set[Tensor] = set()
         """Parameters whose gradient the shard that is being computed has not left yet."""
-        self.sums: Sums[Flat] = Sums(0, self._add)
+        self.sums: tuple[list[Flat], list[Flat]] = ([], [])
+        """Of the first half of the batch, and of the second, in the order of their addition."""
         self._free: list[Flat] = []
 
-    def begin(self, num_shards: int) -> None:
+    def begin(self) -> None:
         """Forget the sums of the step before."""
-        self._free += [flat for _, flat in self.sums.parts]
-        self.sums = Sums(num_shards, self._add)
+        for sums in self.sums:
+            self._free += sums
+            sums.clear()
         self.missing = set(self.parameters)
 
-    def take(self, shard: int) -> None:
-        """Add the gradients that a shard left in the parameters; one that it did not leave counts as zero."""
+    def take(self, half: int, *, add: bool) -> None:
+        """Take the gradients that a shard left in the parameters; one that it did not leave counts as zero.
+
+        They are added to those taken before from this half of the batch, unless sums of other ranks come first.
+        """
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        node = leaf(shard)
-        if self.sums.awaits(node):
-            before, flat = self.sums.parts.pop()
-            torch._foreach_add_(flat.views, grads)
-            node = Node(before.start, node.stop)
+        sums = self.sums[half]
+        if add and sums:
+            torch._foreach_add_(sums[-1].views, grads)
         else:
-            flat = self._unused()
-            torch._foreach_copy_(flat.views, grads)
-        self.sums.push(node, flat)
+            sums.append(self._unused())
+            torch._foreach_copy_(sums[-1].views, grads)
         for parameter in self.parameters:
             parameter.grad = None
 
-    def pieces(self) -> Iterator[tuple[list[Tensor], Tensor]]:
-        """Yield the sums of this rank's nodes and the memory for the sum of all, a piece of them at a time."""
-        if not self.sums.parts:
-            self.sums.parts.append((Node(0, 0), self._unused()))
-            sums = []
-        else:
-            sums = [flat.whole.split(self._piece) for _, flat in self.sums.parts]
-        for number, result in enumerate(self._result.whole.split(self._piece)):
-            yield [pieces[number] for pieces in sums], result
+    def pieces(self, number: int) -> Iterator[tuple[Halves, Tensor]]:
+        """Yield the sums of this rank and the memory for the sum of all, in about so many pieces of equal length."""
+        left, right = ([flat.whole for flat in sums] for sums in self.sums)
+        if not left and not right:
+            self.sums[0].append(self._unused())
+        result = self._result.whole
+        num_bytes = max(SMALLEST, min(LARGEST, result.nbytes) // number)
+        length = num_bytes // result.element_size()
+        for start in range(0, self.size, length):
+            piece = slice(start, start + length)
+            yield ([flat[piece] for flat in left], [flat[piece] for flat in right]), result[piece]
 
     def give(self) -> None:
         """Leave the sum over all shards in the parameters."""
@@ -73,15 +77,11 @@ class Bucket:
 
     @property
     def _result(self) -> Flat:
-        return self.sums.parts[0][1]
+        left, right = self.sums
+        return (left or right)[0]
 
     def _unused(self) -> Flat:
         return self._free.pop() if self._free else self._allocate()
-
-    def _add(self, left: Flat, right: Flat) -> Flat:
-        left.whole.add_(right.whole)
-        self._free.append(right)
-        return left
 
     def _allocate(self) -> Flat:
         whole = self.parameters[0].new_zeros(self.size, requires_grad=False)
@@ -89,23 +89,27 @@ class Bucket:
         for parameter in self.parameters:
             part = whole[start : start + parameter.numel()]
             views.append(part.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride()))
-            start += _rounded(parameter.numel(), ALIGNMENT)
+            start += _aligned(parameter.numel())
         return Flat(whole, views)
 
 
-def make_buckets(parameters: Sequence[nn.Parameter], *, multiple_of: int) -> list[Bucket]:
-    """Group parameters in the given order, each bucket of one type and at most LARGEST bytes."""
+def make_buckets(parameters: Sequence[nn.Parameter]) -> list[Bucket]:
+    """Group parameters in the given order, each bucket of one type: a few, so that the first can leave early.
+
+    A bucket is larger than LARGEST where one parameter is.
+    """
+    limit = min(LARGEST, max(4 * SMALLEST, sum(parameter.nbytes for parameter in parameters) // 4))
     groups: list[list[nn.Parameter]] = []
     num_bytes = 0
     for parameter in parameters:
-        fits = groups and num_bytes + parameter.nbytes <= LARGEST and parameter.dtype == groups[-1][0].dtype
+        fits = groups and num_bytes + parameter.nbytes <= limit and parameter.dtype == groups[-1][0].dtype
         if not fits:
             groups.append([])
             num_bytes = 0
         groups[-1].append(parameter)
         num_bytes += parameter.nbytes
-    return [Bucket(group, multiple_of=multiple_of) for group in groups]
+    return [Bucket(group) for group in groups]
 
 
-def _rounded(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+def _aligned(number: int) -> int:
+    return -(-number // ALIGNMENT) * ALIGNMENT

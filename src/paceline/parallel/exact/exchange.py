@@ -1,84 +1,87 @@
-"""The way of gradients over the ranks: every rank adds up its chunk over the fixed tree, then all get all chunks.
+"""The way of gradients over the ranks: added up rank by rank from both ends of the line, then sent back.
 
-The first half moves what a ring's reduce-scatter moves, as long as each rank has one node to send; the second half is a
-ring's all-gather. Nothing waits here unless asked to: the backward pass goes on meanwhile.
+In all, the ranks send what a ring all-reduce sends, however many shards each has. Nothing waits here unless asked to:
+the backward pass goes on meanwhile.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.parallel.exact.tree import Node, Sums
+from paceline.parallel.exact.line import Line
 
-all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name until torch 2.12
-
-
-class Lanes:
-    """Two process groups: a rank may be ahead with the first half of one exchange and behind with another's second.
-
-    Making it is collective: every rank must.
-    """
-
-    def __init__(self) -> None:
-        self.scatter: Any = dist.group.WORLD
-        self.gather: Any = dist.new_group()
-        self.num_ranks = dist.get_world_size()
+Halves = tuple[list[Tensor], list[Tensor]]
+"""What a rank has of the first half of the batch, and of the second: gradients in the order of their addition."""
 
 
 class Exchange:
-    """A piece of memory on its way. Starting and advancing are collective: every rank must do both, in one order."""
+    """A piece of memory on its way to one rank and back.
 
-    def __init__(self, sums: Sequence[Tensor], result: Tensor, nodes: Sequence[Sequence[Node]], lanes: Lanes) -> None:
-        """Start to send `sums`, those of this rank's nodes; `nodes` are those of all ranks.
+    Starting, folding and spreading are collective: every rank must do each of them for all exchanges in one order.
+    """
+
+    def __init__(self, sums: Halves, result: Tensor, line: Line, *, root: int, num_busy: int) -> None:
+        """Start to receive what is added up outside of this rank; the first `num_busy` ranks have shards in this step.
 
         `result` will hold the sum of all. It may be one of `sums`: when it is written, they have been sent.
         """
         self._sums = sums
         self._result = result
-        self._lanes = lanes
-        self._num_shards = max(theirs[-1].stop for theirs in nodes if theirs)
-        self._chunk = len(result) // lanes.num_ranks
-        self._works: list[dist.Work] = []
-        self._received: list[tuple[Node, Tensor]] = []
-        for turn in range(max(map(len, nodes))):
-            self._send(turn, nodes)
-
-    def _send(self, turn: int, nodes: Sequence[Sequence[Node]]) -> None:
-        """Send each rank its chunk of this rank's turn-th node, if there are so many, and get theirs."""
-        senders = [rank for rank, theirs in enumerate(nodes) if turn < len(theirs)]
-        sent = self._sums[turn] if turn < len(self._sums) else self._result.new_empty(0)
-        received = self._result.new_empty(len(senders) * self._chunk)
-        num_ranks = self._lanes.num_ranks
-        output_sizes = [self._chunk if rank in senders else 0 for rank in range(num_ranks)]
-        input_sizes = [len(sent) // num_ranks] * num_ranks
-        group = self._lanes.scatter
-        work = dist.all_to_all_single(received, sent, output_sizes, input_sizes, group=group, async_op=True)
-        self._works.append(_started(work))
-        rows = received.view(len(senders), self._chunk).unbind()
-        self._received += [(nodes[rank][turn], row) for rank, row in zip(senders, rows, strict=True)]
+        self._line = line
+        self._root = root
+        rank = line.rank
+        self._partial = tuple(
+            torch.empty_like(result) if comes else None for comes in (0 < rank <= root, root <= rank < num_busy - 1)
+        )
+        self._awaited = [
+            line.receive(partial, neighbour, "inward")
+            for partial, neighbour in zip(self._partial, (rank - 1, rank + 1), strict=True)
+            if partial is not None
+        ]
+        self._sent: list[dist.Work] = []
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether the first half is over, so that `advance` need not wait."""
-        return all(work.is_completed() for work in self._works)
+        """Tell whether what is awaited has come, so that the next thing to do need not wait."""
+        return all(work.is_completed() for work in self._awaited)
 
-    def advance(self) -> None:
-        """Wait for the first half, add up this rank's chunk, and start the second half."""
-        self.wait()
-        sums = Sums(self._num_shards, Tensor.add_)
-        for node, row in sorted(self._received, key=lambda pair: pair[0]):
-            sums.push(node, row)
-        ((_, chunk),) = sums.parts
-        self._works = [_started(all_gather(self._result, chunk, group=self._lanes.gather, async_op=True))]
+    def fold(self) -> None:
+        """Wait for the sums from outside, add this rank's own, and start to send them on to the root."""
+        self._wait_for_others()
+        totals = [fold(partial, own) for partial, own in zip(self._partial, self._sums, strict=True)]
+        totals = [total for total in totals if total is not None]
+        line, root = self._line, self._root
+        if line.rank == root:
+            torch.add(*totals, out=self._result) if len(totals) > 1 else self._result.copy_(totals[0])
+            return
+        inside = line.rank + (1 if line.rank < root else -1)
+        self._sent = [line.send(total, inside, "inward") for total in totals]
+        self._awaited = [line.receive(self._result, inside, "outward")]
 
-    def wait(self) -> None:
-        """Wait for the half that was started last."""
-        for work in self._works:
+    def spread(self) -> None:
+        """Wait for the sum of all, and start to send it on to the ranks outside."""
+        self._wait_for_others()
+        line, rank = self._line, self._line.rank
+        outside = [rank - 1] if 0 < rank <= self._root else []
+        outside += [rank + 1] if self._root <= rank < line.num_ranks - 1 else []
+        self._sent += [line.send(self._result, neighbour, "outward") for neighbour in outside]
+
+    def finish(self) -> None:
+        """Wait until everything has been sent."""
+        for work in self._sent:
             work.wait()
 
+    def _wait_for_others(self) -> None:
+        for work in self._awaited:
+            work.wait()
+        self._awaited = []
 
-def _started(work: dist.Work | None) -> dist.Work:
-    assert work is not None
-    return work
+
+def fold(outside: Tensor | None, own: Sequence[Tensor]) -> Tensor | None:
+    """Add a rank's own sums, one after the other, to that of the shards outside, in the memory of the first of all."""
+    sums = own if outside is None else [outside, *own]
+    for other in sums[1:]:
+        sums[0].add_(other)
+    return sums[0] if sums else None

@@ -11,7 +11,7 @@ from paceline.core.errors import RunError
 from paceline.parallel.device import describe_device, vector_instructions
 from paceline.records.environment import cpu_name
 
-ARITHMETIC = 1
+ARITHMETIC = 2
 """Raised whenever Paceline itself computes the same settings to other bits."""
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
 """Variables by which the libraries below torch choose other instructions."""

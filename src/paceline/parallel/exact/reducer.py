@@ -1,8 +1,13 @@
-"""The gradient of a step from its shards: the same bits, whoever computed which shard."""
+"""The gradient of a step from its shards: the same bits, whoever computed which shard.
+
+Shards are added up in one order: those of the batch's first half from the first on, those of the second half from the
+last on, and then the two. Ranks own neighbouring shards, so that each adds its own to the sum of the ranks outside.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
+from itertools import cycle
 
 import torch
 from torch import nn
@@ -10,13 +15,13 @@ from torch import nn
 from paceline.core.errors import ModelError
 from paceline.parallel.exact.bucket import Bucket, make_buckets
 from paceline.parallel.exact.changes import BufferChanges
-from paceline.parallel.exact.exchange import Exchange, Lanes
-from paceline.parallel.exact.tree import Node, cover
+from paceline.parallel.exact.exchange import Exchange
+from paceline.parallel.exact.line import Line
 from paceline.parallel.team import Team
 
 
 class Reducer:
-    """Sums gradients and changes of buffers over all shards of all ranks, along the fixed tree.
+    """Sums gradients and changes of buffers over all shards of all ranks, in the fixed order.
 
         with reducer.step(num_shards):
             for each shard of this rank:
@@ -26,30 +31,31 @@ class Reducer:
     rank's last shard has filled it, and goes on while the rest of that pass runs.
     """
 
-    def __init__(self, model: nn.Module, team: Team, owned: Sequence[range]) -> None:
+    def __init__(self, model: nn.Module, team: Team, owned: Sequence[Sequence[int]], *, middle: int) -> None:
+        """`owned` are the shards of each rank in the order of their computation, `middle` begins the second half."""
         self._owned = owned
-        self._rank = team.world.rank
-        self._lanes = Lanes() if team.world.size > 1 else None
+        self._middle = middle
+        self._line = Line(team)
         self._changes = BufferChanges(model)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # The backward pass goes from the last layer to the first; what buffers did is known at its end.
-        order = [*reversed(trainable), self._changes.carrier]
-        self._buckets = make_buckets(order, multiple_of=team.world.size)
+        self._buckets = make_buckets([*reversed(trainable), self._changes.carrier])
         self._exchanges: list[Exchange] = []
-        self._num_started = self._num_advanced = 0
+        self._num_started = self._num_folded = self._num_spread = 0
         self._shards: list[int] = []
+        self._num_busy = 0
         self._overlaps = False
-        self._nodes = cache(self._nodes_of_ranks)
-        if self._lanes is not None:
+        if team.world.size > 1:
             self._watch_gradients()
 
     @contextmanager
     def step(self, num_shards: int) -> Iterator["Reducer"]:
         """Compute one step of so many shards. Collective: every rank must, also one that has no shard in it."""
-        self._shards = [shard for shard in self._owned[self._rank] if shard < num_shards]
+        self._shards = [shard for shard in self._owned[self._line.rank] if shard < num_shards]
+        self._num_busy = sum(min(owned) < num_shards for owned in self._owned)
         self._changes.begin()
         for bucket in self._buckets:
-            bucket.begin(num_shards)
+            bucket.begin()
         yield self
         self._finish_exchanges()
         for bucket in self._buckets:
@@ -59,15 +65,20 @@ class Reducer:
     @contextmanager
     def shard(self, weight: float) -> Iterator[None]:
         """Compute this rank's next shard, whose share of the batch is `weight`."""
-        shard, is_last = self._shards[0], len(self._shards) == 1
         self._changes.reset()
-        self._overlaps = is_last and self._lanes is not None
+        self._overlaps = len(self._shards) == 1 and self._line.num_ranks > 1
         yield
         self._overlaps = False
         self._changes.collect(weight)
         for bucket in self._buckets[self._num_started :]:
-            bucket.take(shard)
+            self._take(bucket)
         self._shards.pop(0)
+
+    def _take(self, bucket: Bucket) -> None:
+        """Let a bucket take the gradients of the shard that is being computed."""
+        half = int(self._shards[0] >= self._middle)
+        first_rank = (0, self._num_busy - 1)[half]
+        bucket.take(half, add=self._line.rank == first_rank)
 
     def _watch_gradients(self) -> None:
         for bucket in self._buckets:
@@ -76,7 +87,7 @@ class Reducer:
                     parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket))
 
     def _arrived(self, bucket: Bucket, parameter: torch.Tensor) -> None:
-        """Start the exchange of every bucket that is full, in order, and advance those on their way."""
+        """Start the exchange of every bucket that is full, in order, and go on with those on their way."""
         if not self._overlaps:
             return
         if parameter not in bucket.missing:
@@ -86,31 +97,40 @@ class Reducer:
             )
         bucket.missing.remove(parameter)
         while not self._buckets[self._num_started].missing:
-            self._buckets[self._num_started].take(self._shards[0])
+            self._take(self._buckets[self._num_started])
             self._start_next()
-        self._advance_what_is_ready()
+        self._fold_what_is_ready()
+        self._spread_what_is_ready()
 
     def _start_next(self) -> None:
-        bucket = self._buckets[self._num_started]
+        line, bucket = self._line, self._buckets[self._num_started]
+        # One piece comes in while another is sent on: the longer the line, the more of them are on their way.
+        for (sums, result), root in zip(bucket.pieces(2 * line.num_ranks), cycle(line.middle), strict=False):
+            self._exchanges.append(Exchange(sums, result, line, root=root, num_busy=self._num_busy))
         self._num_started += 1
-        if self._lanes is not None:
-            nodes = self._nodes(bucket.sums.num_shards)
-            self._exchanges += [Exchange(sums, result, nodes, self._lanes) for sums, result in bucket.pieces()]
 
-    def _advance_what_is_ready(self) -> None:
-        while self._num_advanced < len(self._exchanges) and self._exchanges[self._num_advanced].is_ready:
-            self._exchanges[self._num_advanced].advance()
-            self._num_advanced += 1
+    def _fold_what_is_ready(self) -> None:
+        while self._num_folded < len(self._exchanges) and self._exchanges[self._num_folded].is_ready:
+            self._fold_next()
+
+    def _fold_next(self) -> None:
+        self._exchanges[self._num_folded].fold()
+        self._num_folded += 1
+
+    def _spread_what_is_ready(self) -> None:
+        while self._num_spread < self._num_folded and self._exchanges[self._num_spread].is_ready:
+            self._exchanges[self._num_spread].spread()
+            self._num_spread += 1
 
     def _finish_exchanges(self) -> None:
         while self._num_started < len(self._buckets):
             self._start_next()
-        for exchange in self._exchanges[self._num_advanced :]:
-            exchange.advance()
+        while self._num_folded < len(self._exchanges):
+            self._fold_next()
+            self._spread_what_is_ready()
+        for exchange in self._exchanges[self._num_spread :]:
+            exchange.spread()
         for exchange in self._exchanges:
-            exchange.wait()
+            exchange.finish()
         self._exchanges = []
-        self._num_started = self._num_advanced = 0
-
-    def _nodes_of_ranks(self, num_shards: int) -> list[list[Node]]:
-        return [cover([shard for shard in owned if shard < num_shards], num_shards) for owned in self._owned]
+        self._num_started = self._num_folded = self._num_spread = 0
