@@ -19,9 +19,9 @@ from paceline.engine import checkpoint, loop
 from paceline.engine.loop import Training
 from paceline.engine.rank import Beginning
 from paceline.engine.signals import StopRequest
-from paceline.parallel.exact import reducer
+from paceline.parallel.exact import exchange
 from paceline.parallel.exact.exchange import Halves
-from paceline.parallel.exact.line import Line
+from paceline.parallel.exact.route import Route
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from tests.campaign.cases import Kill
@@ -105,11 +105,11 @@ def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:
 class RingExchange:
     """Sums as stock DDP does: each rank its own shards, then gloo's all-reduce."""
 
-    def __init__(self, sums: Halves, result: Tensor, line: Line, **_where: int) -> None:
+    def __init__(self, sums: Halves, result: Tensor, route: Route, **_where: int) -> None:
         total = torch.zeros_like(result)
         for part in (*sums[0], *sums[1]):
             total.add_(part)
-        if line.num_ranks > 1:
+        if route.num_ranks > 1:
             dist.all_reduce(total)
         result.copy_(total)
 
@@ -122,7 +122,7 @@ class RingExchange:
 
 
 def ring(_team: Team) -> Any:
-    return replaced(reducer, "Exchange", RingExchange)
+    return replaced(exchange, "Exchange", RingExchange)
 
 
 def two_threads(_team: Team) -> Any:

@@ -10,37 +10,32 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.parallel.exact.line import Line
+from paceline.parallel.exact.route import Route
 
 Halves = tuple[list[Tensor], list[Tensor]]
 """What a rank has of the first half of the batch, and of the second: gradients in the order of their addition."""
 
 
 class Exchange:
-    """A piece of memory on its way to one rank and back.
+    """A piece of memory on its way to the root and back."""
 
-    Starting, folding and spreading are collective: every rank must do each of them for all exchanges in one order.
-    """
-
-    def __init__(self, sums: Halves, result: Tensor, line: Line, *, root: int, num_busy: int) -> None:
+    def __init__(self, sums: Halves, result: Tensor, route: Route, *, num_busy: int) -> None:
         """Start to receive what is added up outside of this rank; the first `num_busy` ranks have shards in this step.
 
         `result` will hold the sum of all. It may be one of `sums`: when it is written, they have been sent.
         """
         self._sums = sums
         self._result = result
-        self._line = line
-        self._root = root
-        rank = line.rank
-        self._partial = tuple(
-            torch.empty_like(result) if comes else None for comes in (0 < rank <= root, root <= rank < num_busy - 1)
-        )
-        self._awaited = [
-            line.receive(partial, neighbour, "inward")
-            for partial, neighbour in zip(self._partial, (rank - 1, rank + 1), strict=True)
-            if partial is not None
-        ]
+        self._route = route
+        self._awaited: list[dist.Work] = []
         self._sent: list[dist.Work] = []
+        self._partial: list[Tensor | None] = []
+        for neighbour in route.outside:
+            comes = neighbour is not None and neighbour < num_busy
+            partial = torch.empty_like(result) if comes else None
+            self._partial.append(partial)
+            if neighbour is not None and partial is not None:
+                self._awaited.append(route.receive(partial, neighbour))
 
     @property
     def is_ready(self) -> bool:
@@ -50,23 +45,20 @@ class Exchange:
     def fold(self) -> None:
         """Wait for the sums from outside, add this rank's own, and start to send them on to the root."""
         self._wait_for_others()
+        route = self._route
         totals = [fold(partial, own) for partial, own in zip(self._partial, self._sums, strict=True)]
         totals = [total for total in totals if total is not None]
-        line, root = self._line, self._root
-        if line.rank == root:
+        if route.rank == route.root:
             torch.add(*totals, out=self._result) if len(totals) > 1 else self._result.copy_(totals[0])
             return
-        inside = line.rank + (1 if line.rank < root else -1)
-        self._sent = [line.send(total, inside, "inward") for total in totals]
-        self._awaited = [line.receive(self._result, inside, "outward")]
+        self._sent = [route.send(total, route.inside) for total in totals]
+        self._awaited = [route.receive(self._result, route.inside)]
 
     def spread(self) -> None:
         """Wait for the sum of all, and start to send it on to the ranks outside."""
         self._wait_for_others()
-        line, rank = self._line, self._line.rank
-        outside = [rank - 1] if 0 < rank <= self._root else []
-        outside += [rank + 1] if self._root <= rank < line.num_ranks - 1 else []
-        self._sent += [line.send(self._result, neighbour, "outward") for neighbour in outside]
+        neighbours = [neighbour for neighbour in self._route.outside if neighbour is not None]
+        self._sent += [self._route.send(self._result, neighbour) for neighbour in neighbours]
 
     def finish(self) -> None:
         """Wait until everything has been sent."""
@@ -77,6 +69,47 @@ class Exchange:
         for work in self._awaited:
             work.wait()
         self._awaited = []
+
+
+class Stream:
+    """The exchanges of a step that go to one root, which every rank starts, folds and spreads in the same order."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self._exchanges: list[Exchange] = []
+        self._num_folded = self._num_spread = 0
+
+    def start(self, sums: Halves, result: Tensor, *, num_busy: int) -> None:
+        """Start another exchange."""
+        self._exchanges.append(Exchange(sums, result, self.route, num_busy=num_busy))
+
+    @property
+    def is_folded(self) -> bool:
+        """Tell whether this rank has added its own to all exchanges."""
+        return self._num_folded == len(self._exchanges)
+
+    def go_on(self) -> None:
+        """Do what need not wait."""
+        while not self.is_folded and self._exchanges[self._num_folded].is_ready:
+            self.fold_next()
+        while self._num_spread < self._num_folded and self._exchanges[self._num_spread].is_ready:
+            self._exchanges[self._num_spread].spread()
+            self._num_spread += 1
+
+    def fold_next(self) -> None:
+        """Wait for the sums that the next exchange awaits, if there is another one, and send them on."""
+        if not self.is_folded:
+            self._exchanges[self._num_folded].fold()
+            self._num_folded += 1
+
+    def finish(self) -> None:
+        """Wait for all that is left, and forget it."""
+        for exchange in self._exchanges[self._num_spread :]:
+            exchange.spread()
+        for exchange in self._exchanges:
+            exchange.finish()
+        self._exchanges = []
+        self._num_folded = self._num_spread = 0
 
 
 def fold(outside: Tensor | None, own: Sequence[Tensor]) -> Tensor | None:

@@ -15,8 +15,8 @@ from torch import nn
 from paceline.core.errors import ModelError
 from paceline.parallel.exact.bucket import Bucket, make_buckets
 from paceline.parallel.exact.changes import BufferChanges
-from paceline.parallel.exact.exchange import Exchange
-from paceline.parallel.exact.line import Line
+from paceline.parallel.exact.exchange import Stream
+from paceline.parallel.exact.route import Route, middle_ranks
 from paceline.parallel.team import Team
 
 
@@ -35,13 +35,13 @@ class Reducer:
         """`owned` are the shards of each rank in the order of their computation, `middle` begins the second half."""
         self._owned = owned
         self._middle = middle
-        self._line = Line(team)
+        self._world = team.world
+        self._streams = [Stream(Route(team, root)) for root in middle_ranks(team.world.size)]
         self._changes = BufferChanges(model)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # The backward pass goes from the last layer to the first; what buffers did is known at its end.
         self._buckets = make_buckets([*reversed(trainable), self._changes.carrier])
-        self._exchanges: list[Exchange] = []
-        self._num_started = self._num_folded = self._num_spread = 0
+        self._num_started = 0
         self._shards: list[int] = []
         self._num_busy = 0
         self._overlaps = False
@@ -51,7 +51,7 @@ class Reducer:
     @contextmanager
     def step(self, num_shards: int) -> Iterator["Reducer"]:
         """Compute one step of so many shards. Collective: every rank must, also one that has no shard in it."""
-        self._shards = [shard for shard in self._owned[self._line.rank] if shard < num_shards]
+        self._shards = [shard for shard in self._owned[self._world.rank] if shard < num_shards]
         self._num_busy = sum(min(owned) < num_shards for owned in self._owned)
         self._changes.begin()
         for bucket in self._buckets:
@@ -66,7 +66,7 @@ class Reducer:
     def shard(self, weight: float) -> Iterator[None]:
         """Compute this rank's next shard, whose share of the batch is `weight`."""
         self._changes.reset()
-        self._overlaps = len(self._shards) == 1 and self._line.num_ranks > 1
+        self._overlaps = len(self._shards) == 1 and self._world.size > 1
         yield
         self._overlaps = False
         self._changes.collect(weight)
@@ -78,7 +78,7 @@ class Reducer:
         """Let a bucket take the gradients of the shard that is being computed."""
         half = int(self._shards[0] >= self._middle)
         first_rank = (0, self._num_busy - 1)[half]
-        bucket.take(half, add=self._line.rank == first_rank)
+        bucket.take(half, add=self._world.rank == first_rank)
 
     def _watch_gradients(self) -> None:
         for bucket in self._buckets:
@@ -99,38 +99,23 @@ class Reducer:
         while not self._buckets[self._num_started].missing:
             self._take(self._buckets[self._num_started])
             self._start_next()
-        self._fold_what_is_ready()
-        self._spread_what_is_ready()
+        for stream in self._streams:
+            stream.go_on()
 
     def _start_next(self) -> None:
-        line, bucket = self._line, self._buckets[self._num_started]
         # One piece comes in while another is sent on: the longer the line, the more of them are on their way.
-        for (sums, result), root in zip(bucket.pieces(2 * line.num_ranks), cycle(line.middle), strict=False):
-            self._exchanges.append(Exchange(sums, result, line, root=root, num_busy=self._num_busy))
+        pieces = self._buckets[self._num_started].pieces(2 * self._world.size)
+        for (sums, result), stream in zip(pieces, cycle(self._streams), strict=False):
+            stream.start(sums, result, num_busy=self._num_busy)
         self._num_started += 1
-
-    def _fold_what_is_ready(self) -> None:
-        while self._num_folded < len(self._exchanges) and self._exchanges[self._num_folded].is_ready:
-            self._fold_next()
-
-    def _fold_next(self) -> None:
-        self._exchanges[self._num_folded].fold()
-        self._num_folded += 1
-
-    def _spread_what_is_ready(self) -> None:
-        while self._num_spread < self._num_folded and self._exchanges[self._num_spread].is_ready:
-            self._exchanges[self._num_spread].spread()
-            self._num_spread += 1
 
     def _finish_exchanges(self) -> None:
         while self._num_started < len(self._buckets):
             self._start_next()
-        while self._num_folded < len(self._exchanges):
-            self._fold_next()
-            self._spread_what_is_ready()
-        for exchange in self._exchanges[self._num_spread :]:
-            exchange.spread()
-        for exchange in self._exchanges:
-            exchange.finish()
-        self._exchanges = []
-        self._num_started = self._num_folded = self._num_spread = 0
+        while not all(stream.is_folded for stream in self._streams):
+            for stream in self._streams:
+                stream.fold_next()
+                stream.go_on()
+        for stream in self._streams:
+            stream.finish()
+        self._num_started = 0
