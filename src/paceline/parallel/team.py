@@ -33,6 +33,7 @@ class Team:
         """Ranks that share the cores of this one, itself included."""
         self._control = control
         self._timeout = timeout
+        self._groups: dict[str, Any] = {}
         self._vote: tuple[torch.Tensor, dist.Work] | None = None
 
     @property
@@ -40,9 +41,11 @@ class Team:
         """Tell whether this is rank 0."""
         return self.world.is_lead
 
-    def group(self, ranks: Sequence[int]) -> Any:
-        """Make a group for what some ranks compute with each other. Collective: every rank must, member or not."""
-        return dist.new_group(list(ranks), timeout=self._timeout)
+    def group(self, ranks: Sequence[int], name: str) -> Any:
+        """Return the group of some ranks that has this name. Collective: every rank must call it, member or not."""
+        if name not in self._groups:
+            self._groups[name] = dist.new_group(list(ranks), timeout=self._timeout)
+        return self._groups[name]
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Tell every rank whether the flag is set on one of them. Collective: every rank must call it."""

@@ -19,8 +19,9 @@ class Route:
         self.rank, self.num_ranks, self.root = team.world.rank, team.world.size, root
         self._lanes: dict[tuple[int, int], Any] = {}
         for left in range(self.num_ranks - 1):
-            for way in ((left, left + 1), (left + 1, left)):
-                self._lanes[way] = team.group([left, left + 1])
+            for source, target in ((left, left + 1), (left + 1, left)):
+                name = f"from {source} to {target} by root {root}"
+                self._lanes[source, target] = team.group([left, left + 1], name)
 
     @property
     def inside(self) -> int:
