@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, ModelError, RanksError, RunError
 from paceline.core.keys import mix
+from paceline.core.plan import BatchPlan
 from paceline.core.start import Start
 from paceline.engine.rank import Beginning
+from paceline.parallel.exact.reducer import Reducer
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
@@ -127,6 +130,36 @@ def test_every_bit_is_the_same_at_every_world_size(ranks, tmp_path, models, name
     assert len(records(alone)) > 3
     for world_size in (2, 3, 4):
         assert unequal(alone, train(ranks, world_size, settings)) == [], f"{world_size} ranks"
+
+
+def sums_of_few_shards(team: Team) -> list[torch.Tensor]:
+    """Return the gradient of steps of one shard, of two, and so on up to eight."""
+    plan = BatchPlan.make(Config(exact="bitwise", shards=8), images=1000, world_size=team.world.size)
+    owned = [plan.part_numbers(rank) for rank in range(team.world.size)]
+    torch.manual_seed(0)
+    model = nn.Linear(300, 300)
+    images = [torch.randn(5, 300) * 10.0 ** (shard % 3) for shard in range(8)]
+    reducer = Reducer(model, team, owned, middle=plan.middle)
+    found = []
+    for num_shards in range(1, 9):
+        with reducer.step(num_shards):
+            for shard in owned[team.world.rank]:
+                if shard < num_shards:
+                    with reducer.shard(1 / 8):
+                        model(images[shard]).square().sum().backward()
+        assert model.weight.grad is not None
+        found.append(model.weight.grad.clone())
+        model.zero_grad()
+    return found
+
+
+def test_ranks_without_a_shard_pass_on_what_others_have(ranks):
+    """A last batch of few images has fewer shards than there are ranks."""
+    (alone,) = ranks(1).run(sums_of_few_shards)
+    for world_size in (2, 3, 4, 5):
+        for rank, found in enumerate(ranks(world_size).run(sums_of_few_shards)):
+            equal = [torch.equal(one, other) for one, other in zip(alone, found, strict=True)]
+            assert equal == [True] * 8, f"rank {rank} of {world_size}"
 
 
 def in_many_buckets(team: Team, settings: dict[str, Any]) -> str:

@@ -29,13 +29,13 @@ class Exchange:
         self._route = route
         self._awaited: list[dist.Work] = []
         self._sent: list[dist.Work] = []
-        self._partial: list[Tensor | None] = []
-        for neighbour in route.outside:
-            comes = neighbour is not None and neighbour < num_busy
-            partial = torch.empty_like(result) if comes else None
-            self._partial.append(partial)
-            if neighbour is not None and partial is not None:
-                self._awaited.append(route.receive(partial, neighbour))
+        # The sum of the first half begins at rank 0, that of the second at the last rank that has a shard.
+        left, right = route.outside
+        sources = (left, right if right is not None and right < num_busy else None)
+        self._partial = [None if source is None else torch.empty_like(result) for source in sources]
+        for partial, source in zip(self._partial, sources, strict=True):
+            if partial is not None and source is not None:
+                self._awaited.append(route.receive(partial, source))
 
     @property
     def is_ready(self) -> bool:
