@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from paceline.core.config import Config
@@ -13,7 +14,9 @@ from paceline.core.keys import mix
 from paceline.core.plan import BatchPlan
 from paceline.core.start import Start
 from paceline.engine.rank import Beginning
+from paceline.parallel.exact.exchange import Stream, finish
 from paceline.parallel.exact.reducer import Reducer
+from paceline.parallel.exact.route import Route, middle_ranks
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
@@ -160,6 +163,37 @@ def test_ranks_without_a_shard_pass_on_what_others_have(ranks):
         for rank, found in enumerate(ranks(world_size).run(sums_of_few_shards)):
             equal = [torch.equal(one, other) for one, other in zip(alone, found, strict=True)]
             assert equal == [True] * 8, f"rank {rank} of {world_size}"
+
+
+def ahead_in_different_streams(team: Team) -> list[float]:
+    """Exchange two pieces by each of the two roots, 1 and 2, and return what came out.
+
+    Rank 2 waits for everything from the start on. Rank 1 first adds up a piece as the root, and begins to wait when the
+    ranks at the ends have not yet sent the others.
+    """
+    rank = team.world.rank
+    first, second = (Stream(Route(team, root)) for root in middle_ranks(4))
+    others = team.group([0, 1, 3], "all but rank 2")
+    pieces = [torch.full((4,), float(rank + 1)) for _ in range(4)]
+
+    def start(stream: Stream, piece: torch.Tensor) -> None:
+        stream.start(([piece], []) if rank < 2 else ([], [piece]), piece, num_busy=4)
+
+    start(first, pieces[0])
+    if rank != 2:
+        while not first.is_folded:
+            first.go_on()
+        dist.barrier(group=others)
+    start(first, pieces[1])
+    start(second, pieces[2])
+    start(second, pieces[3])
+    finish([first, second])
+    return [float(piece.sum()) for piece in pieces]
+
+
+def test_two_roots_do_not_wait_for_each_other(ranks):
+    """Rank 1 needs the second piece from rank 2, which may not wait before that for what rank 1 has to send on."""
+    assert ranks(4).run(ahead_in_different_streams) == [[4 * (1 + 2 + 3 + 4.0)] * 4] * 4
 
 
 def in_many_buckets(team: Team, settings: dict[str, Any]) -> str:

@@ -112,6 +112,22 @@ class Stream:
         self._num_folded = self._num_spread = 0
 
 
+def finish(streams: Sequence[Stream]) -> None:
+    """Wait for all exchanges of all streams. Collective: every rank must call it.
+
+    A root awaits the sums that its neighbours send on, and they may await its own in another stream. So a rank first
+    sends on what others need; and at the end, what it has added up as a root goes out before it waits for other roots.
+    """
+    roots_last = sorted(streams, key=lambda stream: stream.route.rank == stream.route.root)
+    for stream in roots_last:
+        while not stream.is_folded:
+            stream.fold_next()
+            for each in streams:
+                each.go_on()
+    for stream in reversed(roots_last):
+        stream.finish()
+
+
 def fold(outside: Tensor | None, own: Sequence[Tensor]) -> Tensor | None:
     """Add a rank's own sums, one after the other, to that of the shards outside, in the memory of the first of all."""
     sums = own if outside is None else [outside, *own]

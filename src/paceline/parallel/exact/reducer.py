@@ -15,7 +15,7 @@ from torch import nn
 from paceline.core.errors import ModelError
 from paceline.parallel.exact.bucket import Bucket, make_buckets
 from paceline.parallel.exact.changes import BufferChanges
-from paceline.parallel.exact.exchange import Stream
+from paceline.parallel.exact.exchange import Stream, finish
 from paceline.parallel.exact.route import Route, middle_ranks
 from paceline.parallel.team import Team
 
@@ -112,10 +112,5 @@ class Reducer:
     def _finish_exchanges(self) -> None:
         while self._num_started < len(self._buckets):
             self._start_next()
-        while not all(stream.is_folded for stream in self._streams):
-            for stream in self._streams:
-                stream.fold_next()
-                stream.go_on()
-        for stream in self._streams:
-            stream.finish()
+        finish(self._streams)
         self._num_started = 0
