@@ -35,7 +35,11 @@ def refuse_other_bits(before: Mapping[str, Any], now: Mapping[str, Any]) -> None
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name, "not set"), now.get(name, "not set")
         if old != new:
-            way = f"--threads {old}" if name == "threads" else f"go on where {name} is {old}"
+            ways = {
+                "threads": f"--threads {old}",
+                "arithmetic": "go on with the version of Paceline that began it",
+            }
+            way = ways.get(name, f"go on where {name} is {old}")
             raise RunError(
                 f"this run promises bits that depend on {name}, which was {old} and is {new} here",
                 hint=f"{way}, or give the promise up from here on: --exact order",
