@@ -252,6 +252,7 @@ def work(job: Job) -> Any:
     )
     if job.world_size > 1:
         dist.init_process_group("gloo", init_method=f"file://{job.store}", rank=job.rank, world_size=job.world_size)
+        dist.barrier()  # a rank that left while another still connects would make that one fail
     try:
         return job.function(Team(world, torch.device("cpu")), *job.args)
     except Exception as error:  # noqa: BLE001 - see above; taken here because leaving the group makes the others fail
