@@ -13,7 +13,7 @@ from nbclient.exceptions import CellExecutionError
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
 from tests.conftest import LONGEST, child_environment
-from tests.launching.test_start_ways import free_port
+from tests.launching.conftest import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

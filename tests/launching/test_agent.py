@@ -7,7 +7,7 @@ import sys
 import paceline
 from paceline.launching.agent import Agent, _ahead, agent_for, started_ahead
 from tests.conftest import LONGEST, child_environment
-from tests.launching.test_start_ways import no_rank_left
+from tests.launching.conftest import no_rank_left
 
 ALONE = """
 import psutil
