@@ -100,6 +100,23 @@ def test_resolving_writes_out_what_is_derived():
 
 
 @pytest.mark.parametrize(
+    ("settings", "shards"),
+    [
+        ({}, None),
+        ({"shards": 6}, 6),
+        ({"exact": "bitwise"}, 4),
+        ({"batch_norm": "ghost", "global_batch": 255}, 4),
+        ({"exact": "bitwise", "global_batch": 256}, 8),
+        ({"exact": "bitwise", "global_batch": 256, "shards": 6}, 6),
+    ],
+)
+def test_the_usual_shards_have_32_images_each(settings, shards):
+    resolved = Config(**settings).resolved()
+    assert resolved.shards == shards
+    assert resolved.resolved() == resolved
+
+
+@pytest.mark.parametrize(
     ("data", "policy"),
     [
         ("digits", "none"),

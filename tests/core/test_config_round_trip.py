@@ -40,7 +40,7 @@ FREE = {
     "track": st.lists(st.sampled_from(CHOICES_OF_TRACK), unique=True).map(tuple), "log_every": whole,
     "eval_every": interval, "save_every": interval, "keep": whole, "save_async": st.booleans(),
     "bucket_mb": st.none() | above_0, "profile": st.booleans(),
-    "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": whole,
+    "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": st.none() | whole,
     "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,
     "compress": st.sampled_from(["none", "fp16", "bf16", "powersgd"]),
 }  # fmt: skip

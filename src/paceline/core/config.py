@@ -25,6 +25,7 @@ WATCH = Group("Watching and saving", sort_key=7)
 
 CHOICES_OF_TRACK = ("tensorboard", "wandb")
 EVERY_EPOCH = Interval(1)
+LEAST_IMAGES_A_SHARD = 32  # with fewer a step of resnet20 takes a CPU a tenth longer than one whole batch does
 DEFAULT_LR = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
 
 
@@ -139,8 +140,8 @@ class Config:
     """Batch statistics over each rank's images, over the global batch, or over --shards fixed parts of it."""
     exact: Annotated[Literal["order", "bitwise"], Parameter(group=MACHINE)] = "order"
     """order: equal up to rounding at every world size; bitwise: equal to the last bit, with ghost batch norm."""
-    shards: Annotated[Whole, Parameter(group=MACHINE)] = 8
-    """Parts of the global batch for --exact bitwise and --batch-norm ghost; the same at every world size."""
+    shards: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
+    """Fixed parts of the batch for bitwise and ghost; no more ranks than that. 8, below --global-batch 256 4."""
     compress: Annotated[Literal["none", "fp16", "bf16", "powersgd"], Parameter(group=MACHINE)] = "none"
     """Send gradients in fewer bytes."""
     bucket_mb: Annotated[float | None, Parameter(group=MACHINE)] = None
@@ -185,7 +186,11 @@ class Config:
     @property
     def fixed_shards(self) -> int | None:
         """The parts in which the global batch is computed at every world size, where there are such."""
-        return self.shards if self.exact == "bitwise" or self.batch_norm == "ghost" else None
+        if self.exact != "bitwise" and self.batch_norm != "ghost":
+            return None
+        if self.shards is not None:
+            return self.shards
+        return 8 if self.global_batch >= 8 * LEAST_IMAGES_A_SHARD else 4
 
     @property
     def augment_policy(self) -> str:
@@ -203,7 +208,7 @@ class Config:
         """Return the same settings with every derived default written out."""
         batch_norm = self.batch_norm if self.fixed_shards is None else "ghost"
         derived = {"lr": self.base_lr, "augment": self.augment_policy, "run": self.run_name, "batch_norm": batch_norm}
-        return dataclasses.replace(self, **derived)
+        return dataclasses.replace(self, shards=self.fixed_shards or self.shards, **derived)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, those that are not set left out."""

@@ -36,7 +36,7 @@ class BatchPlan:
         if shards is not None and world_size > shards:
             raise ConfigError(
                 f"{world_size} ranks cannot share {shards} shards",
-                hint=f"use --shards {world_size} or more, or fewer ranks",
+                hint=f"use fewer ranks, or begin a run with --shards {world_size} or more",
             )
         steps_per_epoch = -(-images // config.global_batch)
         return cls(

@@ -21,7 +21,7 @@ def fingerprint(config: Config, device: torch.device) -> dict[str, Any]:
     """Return what must be the same on every rank and after every resume, under the words that a message uses."""
     facts = {
         "arithmetic": ARITHMETIC,
-        "shards": config.shards,
+        "shards": config.fixed_shards,
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "device": describe_device(device, cpu_name()),
