@@ -18,7 +18,7 @@ from paceline.records.folder import RunFolder
 settings.register_profile("paceline", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("paceline")
 
-LONGEST = 100
+LONGEST = 300
 """Seconds after which a wait is a failure; nothing is ever expected to take so long."""
 FOREIGN = ("PACELINE_", "WANDB_", "SLURM_")
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
