@@ -56,7 +56,18 @@ def test_fixed_shards_are_the_same_at_every_world_size(images, shards, data):
     in_batch = data.draw(st.integers(1, images))
     ranks = [spread.parts(in_batch, rank) for rank in range(world_size)]
     assert {number: part for mine in ranks for number, part in mine.items()} == alone.parts(in_batch, 0)
-    assert sum(map(len, ranks)) == len(alone.parts(in_batch, 0)) == min(shards, in_batch)
+    assert sum(map(len, ranks)) == len(alone.parts(in_batch, 0)) <= min(shards, in_batch)
+    assert len(alone.parts(images, 0)) == min(shards, images)
+
+
+def test_a_small_last_batch_has_shards_of_two_images_where_all_others_have():
+    of_16, of_15 = (
+        BatchPlan.make(Config(global_batch=batch, batch_norm="ghost", shards=8), images=100, world_size=1)
+        for batch in (16, 15)
+    )
+    assert [of_16.num_shards(images) for images in (16, 15, 5, 2, 1)] == [8, 7, 2, 1, 1]
+    assert [of_15.num_shards(images) for images in (15, 5, 1)] == [8, 5, 1]
+    assert of_16.parts(5, 0) == {0: range(3), 1: range(3, 5)}
 
 
 def test_shards_are_computed_from_the_ends_of_the_batch_to_its_middle():
@@ -67,7 +78,7 @@ def test_shards_are_computed_from_the_ends_of_the_batch_to_its_middle():
     }
     assert orders == {1: [[0, 1, 2, 3, 7, 6, 5, 4]], 2: [[0, 1, 2, 3], [7, 6, 5, 4]], 3: [[0, 1], [2, 3, 4], [7, 6, 5]]}
     few = BatchPlan.make(config, images=64, world_size=2)
-    assert (list(few.parts(5, 0)), list(few.parts(5, 1))) == ([0, 1, 2, 3], [4])
+    assert (list(few.parts(11, 0)), list(few.parts(11, 1))) == ([0, 1, 2, 3], [4])
 
 
 def test_more_ranks_than_images_or_shards_are_refused():

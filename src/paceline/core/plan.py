@@ -63,6 +63,15 @@ class BatchPlan:
         start = step % self.steps_per_epoch * self.global_batch
         return min(self.global_batch, self.images - start)
 
+    def num_shards(self, images: int) -> int:
+        """Fixed shards of a batch of so many images: fewer where one would have a single image.
+
+        Batch norm over vectors cannot work with that. So a small last batch has shards of two, if all others have.
+        """
+        assert self.shards is not None
+        least = 2 if self.global_batch >= 2 * self.shards else 1
+        return min(self.shards, max(1, images // least))
+
     @property
     def middle(self) -> int:
         """The shard at which the batch's second half begins."""
@@ -76,7 +85,8 @@ class BatchPlan:
         """
         numbers = self.part_numbers(rank)
         if self.shards is not None:
-            found = [_part(images, number, self.shards) for number in numbers]
+            num_shards = self.num_shards(images)
+            found = [_part(images, number, num_shards) if number < num_shards else range(0) for number in numbers]
         else:
             share = _part(images, rank, self.world_size)
             inner = [_part(len(share), part, self.accumulate) for part in range(self.accumulate)]

@@ -101,7 +101,7 @@ class Job:
             return NO_GHOSTS
         if self.reducer is None:
             return Ghosts(self.model, team, scale=1 / self.gradient_weight)
-        return self.reducer.step(min(self.plan.shards, self.plan.batch_images(step)))
+        return self.reducer.step(self.plan.num_shards(self.plan.batch_images(step)))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that the forward pass runs in."""
