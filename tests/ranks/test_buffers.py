@@ -34,10 +34,10 @@ def shards_of_step(step):
 
 def train_shards(team):
     """Return the buffers after two steps, each on the shards of this rank."""
-    model, buffers = WithConstants(), GhostBuffers()
+    model = WithConstants()
     for step in range(2):
         shards = shards_of_step(step)
-        buffers.start(model)
+        buffers = GhostBuffers(model)
         for number in shards_of(team.world.rank, team.world.size):
             buffers.reset()
             model(shards[number])
@@ -73,15 +73,14 @@ def test_buffers_do_not_depend_on_which_rank_runs_a_shard(ranks, size):
 
 
 def step_with_idle_ranks(team):
-    model, buffers = WithConstants(), GhostBuffers()
-    buffers.start(model)
+    model = WithConstants()
+    buffers = GhostBuffers(model)
     if team.world.rank == 1:
         buffers.reset()
         model(shards_of_step(0)[0])
         buffers.collect(1.0)
     buffers.finish(team)
-    buffers.start(nn.Linear(2, 2))
-    buffers.finish(team)
+    GhostBuffers(nn.Linear(2, 2)).finish(team)
     return dict(model.named_buffers())
 
 

@@ -23,13 +23,11 @@ class Ghosts:
     """The buffers of one step whose parts are shards. Leaving it is collective: every rank must."""
 
     def __init__(self, model: nn.Module, team: Team, *, scale: float) -> None:
-        self._buffers = GhostBuffers()
-        self._model = model
+        self._buffers = GhostBuffers(model)
         self._team = team
         self._scale = scale
 
     def __enter__(self) -> "Ghosts":
-        self._buffers.start(self._model)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

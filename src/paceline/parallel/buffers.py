@@ -32,10 +32,73 @@ def _fill(buffers: list[Tensor], flat: Tensor) -> None:
         buffer.copy_(part.view(buffer.shape))
 
 
+class ShardBuffers:
+    """The buffers of a model, which every shard of a batch finds as they were before the step.
+
+    A forward pass may change a buffer in place or put another tensor in its place. Numbers are compared in fp64, where
+    those of every type that batch norm and its like use are what they are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (module, name)
+            for module in model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if buffer.numel() > 0
+        ]
+        self._buffers = self._current()
+        self._exact = [buffer.clone() for buffer in self._buffers]
+        self.size = sum(buffer.numel() for buffer in self._buffers)
+        """Numbers in all buffers together."""
+        device = next(model.parameters()).device
+        self._before, self._now = (torch.zeros(self.size, dtype=torch.double, device=device) for _ in range(2))
+        self._before_views, self._now_views = self._split(self._before), self._split(self._now)
+        self.begin()
+
+    def begin(self) -> None:
+        """Remember the buffers as they are before a step."""
+        self._buffers = self._current()
+        if self._buffers:
+            torch._foreach_copy_(self._exact, self._buffers)
+            torch._foreach_copy_(self._before_views, self._buffers)
+
+    def reset(self) -> None:
+        """Put back the buffers as they were, before a shard."""
+        for (module, name), buffer in zip(self._places, self._buffers, strict=True):
+            setattr(module, name, buffer)
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._exact)
+
+    def change(self, weight: float) -> Tensor:
+        """Return what a shard changed, by its share of the batch; from an infinite value, the change is from zero."""
+        if self._buffers:
+            torch._foreach_copy_(self._now_views, self._current())
+        # A constant may be infinite, as in a mask; its change is nothing, not a difference of infinities.
+        return torch.where(self._now == self._before, 0.0, weight * (self._now - self._start))
+
+    def apply(self, change: Tensor) -> None:
+        """Change the buffers, as they were before the step, by the sum over all shards."""
+        self.reset()
+        values = torch.where(change == 0, self._before, self._start + change)
+        for buffer, part in zip(self._buffers, self._split(values), strict=True):
+            buffer.copy_(part if buffer.is_floating_point() else part.round())
+
+    @property
+    def _start(self) -> Tensor:
+        return self._before.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _current(self) -> list[Tensor]:
+        return [getattr(module, name) for module, name in self._places]
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([buffer.numel() for buffer in self._buffers])
+        return [part.view(buffer.shape) for part, buffer in zip(parts, self._buffers, strict=True)]
+
+
 class GhostBuffers:
     """Buffers of ghost batch norm: each shard of a batch starts from the same ones, and their changes are averaged.
 
-        buffers.start(model)
+        buffers = GhostBuffers(model)
         for each shard:  buffers.reset(); forward; buffers.collect(weight)
         buffers.finish(team)
 
@@ -43,42 +106,22 @@ class GhostBuffers:
     Sums are in fp64: how shards are spread over ranks changes at most the last bit.
     """
 
-    def __init__(self) -> None:
-        self.buffers: list[Tensor] = []
-        self.before = torch.empty(0)
-        self.change = torch.empty(0)
-
-    def start(self, model: nn.Module) -> None:
-        """Remember the buffers as they are before a step."""
-        self.buffers = [buffer for buffer in model.buffers() if buffer.numel() > 0]
-        self.before = self._values()
-        self.change = torch.zeros_like(self.before)
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = ShardBuffers(model)
+        self._change = torch.zeros(self._buffers.size, dtype=torch.double, device=next(model.parameters()).device)
 
     def reset(self) -> None:
         """Put back the buffers as they were, before a shard."""
-        self._set(self.before)
+        self._buffers.reset()
 
     def collect(self, weight: float) -> None:
         """Add the changes that a shard made, by its share of the batch."""
-        # A constant may be infinite, as in a mask; its change is nothing, not a difference of infinities.
-        values = self._values()
-        self.change += torch.where(values == self.before, 0.0, weight * (values - self.before))
+        if self._buffers.size:
+            self._change += self._buffers.change(weight)
 
     def finish(self, team: Team) -> None:
         """Apply the changes of all shards on all ranks. Collective: every rank calls it, also one without shards."""
-        if not self.buffers:
-            return
-        if team.world.size > 1:
-            dist.all_reduce(self.change)
-        self._set(self.before + self.change)
-
-    def _values(self) -> Tensor:
-        if not self.buffers:
-            return torch.empty(0)
-        return torch.cat([buffer.detach().flatten().double() for buffer in self.buffers])
-
-    def _set(self, flat: Tensor) -> None:
-        sizes = [buffer.numel() for buffer in self.buffers]
-        for buffer, part in zip(self.buffers, flat.split(sizes), strict=True):
-            values = part if buffer.is_floating_point() else part.round()
-            buffer.copy_(values.view(buffer.shape))
+        if self._buffers.size:
+            if team.world.size > 1:
+                dist.all_reduce(self._change)
+            self._buffers.apply(self._change)
