@@ -13,12 +13,17 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer over all trainable parameters; the learning rate is set anew before every step."""
     groups = parameter_groups(model, config)
     lr = config.base_lr
-    fused = not any(isinstance(parameter, DTensor) for parameter in model.parameters())  # shards have no fused kernels
+    fused = all(has_fused_kernel(parameter) for parameter in model.parameters())
     if config.optimizer == "sgd":
         nesterov = config.momentum > 0
         return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=lr, fused=fused)
+
+
+def has_fused_kernel(parameter: nn.Parameter) -> bool:
+    """Tell whether one kernel can update it: none does for sharded ones, and torch 2.13's SGD spoils bf16 momentum."""
+    return not isinstance(parameter, DTensor) and parameter.dtype in {torch.float32, torch.float64}
 
 
 def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
