@@ -99,8 +99,8 @@ class Team:
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Refuse to go on when ranks differ in facts that must be the same. Collective: every rank must call it."""
         everyone = self.gather(dict(facts))
-        for name in facts:
-            values = [theirs.get(name) for theirs in everyone]
+        for name in dict.fromkeys(name for theirs in everyone for name in theirs):
+            values = [theirs.get(name, "not set") for theirs in everyone]
             other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
             if other is not None:
                 raise ConfigError(
