@@ -20,6 +20,8 @@ from tests.ranks.test_training import StopAt
 VARYING = {"images_per_s", "seconds", "phases", "utilisation", "time"}
 
 MODELS = '''
+import random
+import numpy as np
 import torch
 from torch import nn
 
@@ -52,7 +54,7 @@ class Careless(nn.Module):
         return self.linear(flat.put_(torch.tensor([0]), torch.tensor([1.0])))
 
 class Shuffling(nn.Module):
-    """Draws random numbers of its own in training."""
+    """Draws random numbers of its own, from torch, Python and numpy, in training and in evaluation."""
 
     def __init__(self, num_classes):
         super().__init__()
@@ -60,7 +62,42 @@ class Shuffling(nn.Module):
 
     def forward(self, images):
         flat = images.flatten(1)
-        return self.linear(flat + 0.1 * torch.randn_like(flat) if self.training else flat)
+        return self.linear(flat + torch.randn_like(flat) * random.random() * np.random.rand())
+
+def vectors(num_classes, image_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Linear(48, num_classes))
+
+class Halved(nn.Module):
+    """Has parameters of three types, one of them frozen."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 48).bfloat16(), nn.Linear(48, num_classes).double()
+        self.frozen = nn.Linear(64, num_classes).requires_grad_(False)
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        return self.second(self.first(flat.bfloat16()).double()).float() + self.frozen(flat)
+
+class Keeping(nn.Module):
+    """Keeps a buffer that it assigns anew, a least value, a flag and a large count."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.linear = nn.Linear(64, num_classes)
+        self.register_buffer("center", torch.zeros(64))
+        self.register_buffer("least", torch.tensor(torch.inf))
+        self.register_buffer("fresh", torch.tensor(True))
+        self.register_buffer("count", torch.tensor(2**30))
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        if self.training:
+            self.center = 0.9 * self.center + 0.1 * flat.mean(0)
+            self.least.copy_(torch.minimum(self.least, flat.min()))
+            self.fresh.fill_(False)
+            self.count += 1
+        return self.linear(flat - self.center)
 '''
 
 
@@ -114,6 +151,9 @@ CASES = {
     "batch norm, adamw, clipped": {"model": "cnn", "shards": 6, "optimizer": "adamw", "clip": 1.0, "lr": 0.002},
     "parameters without gradient": {"model": "Partly", "shards": 8, "global_batch": 24, "steps": 55},
     "random numbers of its own": {"model": "Shuffling", "shards": 4},
+    "batch norm over vectors": {"model": "vectors", "shards": 4},
+    "parameters of three types": {"model": "Halved", "shards": 4, "lr": 0.002},
+    "buffers of every kind": {"model": "Keeping", "shards": 4},
 }
 
 
@@ -126,6 +166,14 @@ def test_every_bit_is_the_same_at_every_world_size(ranks, tmp_path, models, name
     assert len(records(alone)) > 3
     for world_size in (2, 3, 4):
         assert unequal(alone, train(ranks, world_size, settings)) == [], f"{world_size} ranks"
+
+
+def test_buffers_of_every_kind_hold_what_the_shards_saw(ranks, tmp_path, models):
+    folder = train(ranks, 2, exact(tmp_path, model=f"{models}:Keeping"))
+    buffers = final_state(folder)["model"]
+    assert (bool(buffers["fresh"]), int(buffers["count"])) == (False, 2**30 + 9)
+    assert -1 < float(buffers["least"]) < 0
+    assert 0 < float(buffers["center"].abs().max()) < 1
 
 
 def in_many_buckets(team: Team, settings: dict[str, Any]) -> str:

@@ -5,11 +5,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from paceline.core.keys import mix
 from paceline.core.metrics import Score
 from paceline.data.loader import load_batches
 from paceline.data.split import Batch, Split
 from paceline.engine.job import Job
 from paceline.engine.meter import count_correct
+from paceline.parallel.device import seed_random
 from paceline.parallel.team import Team
 
 BLOCK = 256
@@ -30,7 +32,8 @@ def evaluate(job: Job, team: Team, split: Split) -> Score:
     scores = []
     was_training = job.evaluated.training
     job.evaluated.eval()
-    for batch in map(Batch.aligned, batches):
+    for block, batch in zip(mine + extra, map(Batch.aligned, batches), strict=True):
+        seed_random(job.device, mix(job.config.seed, block))
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         with job.autocast():
             scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))

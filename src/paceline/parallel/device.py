@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+import random
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from paceline.core.errors import ConfigError
@@ -45,7 +47,9 @@ def _choose_gpu(device: torch.device, world: World) -> torch.device:
 
 
 def seed_random(device: torch.device, key: int) -> None:
-    """Let what the model draws from now on depend on 64 bits alone."""
+    """Let what the model draws from now on, from torch, Python or numpy, depend on 64 bits alone."""
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)  # the global generator: a model may draw from it
     torch.default_generator.manual_seed(key >> 1)  # a hundred times as quick as torch.manual_seed
     if device.type == "cuda":
         torch.cuda.manual_seed(key >> 1)
