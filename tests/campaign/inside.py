@@ -141,7 +141,7 @@ def two_threads(_team: Team) -> Any:
 def own_stream(team: Team) -> Any:
     """Let every rank consume random numbers of its own."""
     torch.manual_seed(team.world.rank)
-    return replaced(loop, "seed_random", lambda _device, _key: None)
+    return replaced(loop, "seed_streams", lambda _bits, _device: None)
 
 
 def flipped_bit(team: Team) -> Any:

@@ -9,9 +9,9 @@ from paceline.core.keys import mix
 from paceline.core.metrics import Score
 from paceline.data.loader import load_batches
 from paceline.data.split import Batch, Split
+from paceline.data.streams import seed_streams
 from paceline.engine.job import Job
 from paceline.engine.meter import count_correct
-from paceline.parallel.device import seed_random
 from paceline.parallel.team import Team
 
 BLOCK = 256
@@ -33,7 +33,7 @@ def evaluate(job: Job, team: Team, split: Split) -> Score:
     was_training = job.evaluated.training
     job.evaluated.eval()
     for block, batch in zip(mine + extra, map(Batch.aligned, batches), strict=True):
-        seed_random(job.device, mix(job.config.seed, block))
+        seed_streams(mix(job.config.seed, block), job.device)
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         with job.autocast():
             scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))

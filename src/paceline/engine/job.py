@@ -3,6 +3,7 @@
 import contextlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 from torch import nn
 
 from paceline.core.config import Config
-from paceline.core.errors import RunError
+from paceline.core.errors import DataError, RunError
 from paceline.core.keys import mix
 from paceline.core.plan import BatchPlan
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.order import hashed_order
 from paceline.data.split import SkippingSplit, Split
+from paceline.data.streams import seed_streams
 from paceline.engine.ema import Ema
 from paceline.engine.ghosts import NO_GHOSTS, Ghosts, Shares
 from paceline.engine.optimizer import build_optimizer
@@ -44,6 +46,7 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_WEIGHTS = 0x1417
 FIRST_LOOK = 0xF125
 NUM_FIRST_LOOK = 2048
+NUM_COMPARED = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +144,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: Bu
     refuse_unfit(config, choice)
     data = open_data(config)
     splits = split_data(data, valid_split=config.valid_split)
+    refuse_other_data(splits, team, name=config.data)
     plan = BatchPlan.make(config, images=len(splits.train), world_size=team.world.size)
     bare = prepare_model(config, splits, team.device)
     ema = None if config.ema is None else Ema(bare, config.ema)
@@ -173,7 +177,7 @@ def build_reducer(config: Config, model: nn.Module, plan: BatchPlan, team: Team)
 
 def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:
     """Build the model with the weights that the seed gives, check that it fits the data, and move it to its device."""
-    torch.manual_seed(mix(config.seed, INITIAL_WEIGHTS) >> 1)
+    seed_streams(mix(config.seed, INITIAL_WEIGHTS), device)
     model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
     check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
     if isinstance(model, Preparable):  # a checkpoint that is restored later replaces what this sets
@@ -185,6 +189,26 @@ def first_look(train: Split) -> torch.Tensor:
     """Return a few thousand training images, not augmented: the same ones on every rank, whatever the seed."""
     ids = hashed_order(key=FIRST_LOOK, images=len(train))[:NUM_FIRST_LOOK]
     return train.fetch(np.sort(ids), None).images
+
+
+def refuse_other_data(splits: Splits, team: Team, *, name: str) -> None:
+    """Refuse ranks that were given other images, going by their number and a few of them. Collective."""
+    if team.world.size == 1:
+        return
+    everyone = team.gather([_digest(split) for split in (splits.train, splits.valid, splits.test)])
+    for rank, theirs in enumerate(everyone):
+        if theirs != everyone[0]:
+            raise DataError(
+                f"rank {rank} has other images than rank 0: {name} is not the same for both",
+                hint="every rank needs the same files, and your own data the same order: sort what is listed",
+            )
+
+
+def _digest(split: Split) -> str:
+    ids = np.unique(np.linspace(0, len(split) - 1, NUM_COMPARED, dtype=np.int64))
+    batch = split.fetch(ids, None)
+    contents = batch.images.contiguous().numpy().tobytes() + batch.labels.numpy().tobytes()
+    return f"{len(split)} {sha256(contents).hexdigest()}"
 
 
 def check_fit(model: nn.Module, saved: dict[str, torch.Tensor], *, name: str) -> None:

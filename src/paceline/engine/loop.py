@@ -23,13 +23,13 @@ from paceline.core.metrics import Score
 from paceline.data.loader import Request, load_batches
 from paceline.data.order import epoch_order
 from paceline.data.split import Batch
+from paceline.data.streams import seed_streams
 from paceline.engine.clock import COPY, DATA, EVALUATE, EXCHANGE, FORWARD, RECORD, SAVE, UPDATE, Clock
 from paceline.engine.evaluate import evaluate
 from paceline.engine.job import Job
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
 from paceline.engine.state import Progress
-from paceline.parallel.device import seed_random
 from paceline.parallel.idle import idle
 from paceline.parallel.modes import without_exchange
 from paceline.parallel.team import Team
@@ -145,7 +145,7 @@ class Training:
         job, last = self.job, len(parts) - 1
         with job.shares(step, self.team) as shares:
             for index, part in enumerate(parts):
-                seed_random(job.device, mix(job.config.seed, step, part.number))
+                seed_streams(mix(job.config.seed, step, part.number), job.device)
                 silent = contextlib.nullcontext() if index == last else without_exchange(job.forward)
                 with silent, shares.shard(part.weight):
                     self.backward(part)

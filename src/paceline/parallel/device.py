@@ -2,10 +2,8 @@
 
 import ctypes
 import os
-import random
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from paceline.core.errors import ConfigError
@@ -44,15 +42,6 @@ def _choose_gpu(device: torch.device, world: World) -> torch.device:
         raise ConfigError(f"there is no GPU {index}", hint=f"torch sees {plural(torch.cuda.device_count(), 'GPU')}")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def seed_random(device: torch.device, key: int) -> None:
-    """Let what the model draws from now on, from torch, Python or numpy, depend on 64 bits alone."""
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)  # the global generator: a model may draw from it
-    torch.default_generator.manual_seed(key >> 1)  # a hundred times as quick as torch.manual_seed
-    if device.type == "cuda":
-        torch.cuda.manual_seed(key >> 1)
 
 
 def set_threads(threads: int | None, *, num_sharing: int) -> int:

@@ -16,11 +16,16 @@ from paceline.data.split import Batch, DataSet, Ids, Split, Subset
 from paceline.data.streams import seed_streams
 
 SHARE_OF_TEST = 0.1
+OWN_DATA = 0xDA7A
 SINGLE_SPLIT = "my.py:build may return one data set or a pair (train, test)"
 
 
 def open_own(name: str, *, data_dir: Path, seed: int) -> DataSet:
-    """Call the user's function and make splits of what it returns: one data set, or a pair (train, test)."""
+    """Call the user's function and make splits of what it returns: one data set, or a pair (train, test).
+
+    What it draws at random is the same in every process and whatever the seed, as other data sets are.
+    """
+    seed_streams(OWN_DATA)
     built = call_plugin(name, load_plugin(name, DataError), {"data_dir": data_dir}, DataError)
     if isinstance(built, DataSet):
         return built
