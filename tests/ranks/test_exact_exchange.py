@@ -78,6 +78,29 @@ def test_two_roots_do_not_wait_for_each_other(ranks):
     assert ranks(4).run(ahead_in_different_streams) == [[4 * (1 + 2 + 3 + 4.0)] * 4] * 4
 
 
+def sums_where_lanes_open_late(team: Team) -> list[torch.Tensor]:
+    """Return the same sums where the first use of a lane waits for its other rank, as with NCCL."""
+    move, opened = Route._move, set()
+
+    def opening(self, numbers, source, target):
+        lane = (self.root, source, target)
+        if lane not in opened:
+            opened.add(lane)
+            dist.barrier(group=self._lanes[source, target])
+        return move(self, numbers, source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Route, "_move", opening)
+        return sums_of_few_shards(team)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_do_not_wait_for_each_other_on_different_lanes(ranks, world_size):
+    (alone,) = ranks(1).run(sums_of_few_shards)
+    for found in ranks(world_size).run(sums_where_lanes_open_late):
+        assert all(torch.equal(one, other) for one, other in zip(alone, found, strict=True))
+
+
 def counted(team: Team, settings: dict[str, Any]) -> tuple[int, int, int]:
     """Train, and return the numbers that this rank sent, how many gradients it had memory for, and the size of one."""
     sent, allocated = [], []

@@ -51,7 +51,7 @@ def test_what_is_drawn_for_the_data_is_the_same_on_every_rank_and_in_every_proce
 def test_ranks_with_other_images_are_refused(ranks, tmp_path, data, name, mode):
     settings = exact(tmp_path, data=f"{data}:{name}", global_batch=50, exact=mode)
     train(ranks, 1, settings)
-    with pytest.raises(DataError, match="rank 1 has other images than rank 0: .*data.py:"):
+    with pytest.raises(DataError, match=r"rank 1 has other images than rank 0: .*data\.py:"):
         train(ranks, 2, settings)
 
 

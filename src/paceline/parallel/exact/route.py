@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -22,6 +23,17 @@ class Route:
             for source, target in ((left, left + 1), (left + 1, left)):
                 name = f"from {source} to {target} by root {root}"
                 self._lanes[source, target] = team.group([left, left + 1], name)
+        self._open_lanes(team.device)
+
+    def _open_lanes(self, device: torch.device) -> None:
+        """Use every lane once, in an order that is the same on all ranks.
+
+        NCCL connects two ranks when they first use a group, and lets neither go on before: in a step, each of two ranks
+        could wait for the other on another lane.
+        """
+        for source, target in self._lanes:
+            if self.rank in {source, target}:
+                self._move(torch.zeros(1, device=device), source, target).wait()
 
     @property
     def inside(self) -> int:
