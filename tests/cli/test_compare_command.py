@@ -122,7 +122,7 @@ def test_statistics_that_differ_between_ranks_are_explained(run, elsewhere, stat
     answer = run("compare", "final_model_rank_0.pth", "final_model_rank_1.pth")
     words = " ".join(answer.out.split())
     assert answer.code == 1
-    assert "only 1 running statistic of batch norm differ" in words
+    assert "only 1 running statistic of batch norm differs." in words
     assert "--batch-norm sync" in words
     torch.save(copied(state, **{"0.bias": state["0.bias"] + 0.5}), "final_model_rank_1.pth")
     assert "batch norm" not in run("compare", "final_model_rank_0.pth", "final_model_rank_1.pth").out
@@ -147,6 +147,17 @@ def test_shapes_types_missing_names_and_nans_are_told(run, elsewhere, state):
     assert json.loads(run("compare", "a.pth", "b.pth", "--json").out)["status"] == "differs"
 
 
+@pytest.mark.parametrize(("kept", "line"), [("weights", "buffers: 1.running_mean"), ("buffers", "weights: 0.weight")])
+def test_a_model_without_any_buffer_or_any_weight_is_not_the_same(run, elsewhere, state, kept, line):
+    torch.save(state, "whole.pth")
+    buffers = {name for name in state if "running" in name or "num_batches" in name}
+    torch.save({name: state[name] for name in state if (name in buffers) == (kept == "buffers")}, "part.pth")
+    for words, side in ((("whole.pth", "part.pth"), "A"), (("part.pth", "whole.pth"), "B")):
+        answer = run("compare", *words)
+        assert answer.code == 1
+        assert re.search(rf"^ *{re.escape(line)} +only in {side} ", answer.out, re.MULTILINE), answer.out
+
+
 def test_long_lists_are_cut_and_all_shows_them(run, elsewhere):
     first = {f"layer{place}.weight": torch.ones(2) for place in range(40)}
     torch.save(first, "a.pth")
@@ -157,11 +168,12 @@ def test_long_lists_are_cut_and_all_shows_them(run, elsewhere):
 
 
 @pytest.mark.parametrize(
-    "words", ["gone.pth", "no-run", "junk.pth", "b.safetensors", "empty.pth", "a.pth --tolerance=-1", "."]
+    "words", ["gone.pth", "no-run", "junk.pth", "b.safetensors", "empty.pth", "meta.pth", "a.pth --tolerance=-1", "."]
 )
 def test_what_cannot_be_compared_has_an_exit_code_of_its_own(run, elsewhere, words):
     torch.save({"w": torch.ones(2)}, "a.pth")
     torch.save({"lr": 0.1}, "empty.pth")
+    torch.save({"w": torch.ones(2, device="meta")}, "meta.pth")
     (elsewhere / "junk.pth").write_text("not a checkpoint")
     (elsewhere / "b.safetensors").write_bytes(b"\xff" * 20)
     answer = run("compare", "a.pth", *words.split())

@@ -83,13 +83,16 @@ class ContentsComparison:
 
 
 def compare_contents(first: Contents, second: Contents, *, tolerance: float | None = None) -> ContentsComparison:
-    """Compare every part that both files have."""
+    """Compare every part that both files have; of two models weights and buffers, even if one has none of them."""
     names = dict.fromkeys([*first.parts, *second.parts])
-    shared = [name for name in names if name in first.parts and name in second.parts]
+    of_model = {WEIGHTS, BUFFERS} if _model_names(first) and _model_names(second) else set()
+    shared = [name for name in names if name in of_model or (name in first.parts and name in second.parts)]
     missing = [f"{name} only in {'A' if name in first.parts else 'B'}" for name in names if name not in shared]
     return ContentsComparison(
         parts=tuple(
-            PartComparison(name=name, entries=tuple(_entries(first.parts[name], second.parts[name], tolerance)))
+            PartComparison(
+                name=name, entries=tuple(_entries(first.parts.get(name, {}), second.parts.get(name, {}), tolerance))
+            )
             for name in shared
         ),
         missing=tuple(missing),
@@ -132,7 +135,8 @@ def explain(comparison: ContentsComparison) -> list[str]:
     same_weights = weights is not None and not [e for e in weights.entries if e.status is not Status.EQUAL]
     if stray and same_weights and len(stray) == len([e for part, e in unequal if part in {WEIGHTS, BUFFERS}]):
         sentences.append(
-            f"All weights are equal to the bit; only {plural(len(stray), 'running statistic')} of batch norm differ. "
+            f"All weights are equal to the bit; only {plural(len(stray), 'running statistic')} of batch norm "
+            f"{'differs' if len(stray) == 1 else 'differ'}. "
             "That is what ranks look like whose batch norm is not synchronised: gradients are averaged, so the "
             "weights stay the same, but each rank keeps mean and variance of the images that it saw itself. An "
             "evaluation then depends on which rank's file is loaded. paceline train averages them before it "

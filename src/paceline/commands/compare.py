@@ -52,7 +52,7 @@ def compare_command(
     as_json
         Print one JSON object with every number.
     runs_dir
-        Folder of all runs, where A and B may be names.
+        Folder of all runs, whose names may be given.
     """
     from paceline.engine.contents import read_contents
 
