@@ -51,3 +51,9 @@ def test_kills_leave_a_checkpoint_to_go_on_from_at_another_world_size(seed):
         assert kill.step // kill.save_every >= 2
         assert kill.rank < trial.world_size != kill.resume_size
     assert trials == plan_trials((1, 2, 4), steps=8, kills=2, random=Random(seed))
+
+
+def test_every_trial_has_a_folder_of_its_own_even_if_two_are_the_same():
+    trials = plan_trials((1, 2), steps=2, kills=9, random=Random(0))
+    assert len({str(trial) for trial in trials}) < len(trials)
+    assert len({trial.name for trial in trials}) == len(trials)

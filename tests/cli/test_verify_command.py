@@ -51,7 +51,7 @@ def test_bitwise_is_equal_through_world_sizes_and_a_kill_and_leaves_nothing(comm
     assert answer.code == 0, answer.err
     assert re.search(r"^3 ranks +equal +4 +none$", answer.out, re.MULTILINE), answer.out
     assert re.search(r"^\d ranks?, rank \d killed in step \d, resumed on \d ranks? +equal", answer.out, re.MULTILINE)
-    assert answer.out.endswith("have the same bits after every step of every trial\n")
+    assert answer.out.endswith("have the same bits in every checkpoint of every trial\n")
     assert "kill seed 3" in answer.err
     assert left(elsewhere) == []
 
@@ -97,6 +97,8 @@ def test_randomness_that_ranks_consume_is_found_in_the_first_step(command, elsew
         ("--worlds=2,2", "--worlds must be different numbers of ranks"),
         ("--worlds=1 --kills=0", "one world size and no kill leave nothing to compare"),
         ("--kills=-1", "--kills is -1"),
+        ("--steps=1", "a rank that is killed in the only step leaves nothing to resume"),
+        ("--exact=bitwise --worlds=1,9", "9 ranks cannot share 4 shards"),
         ("--exact=bitwise --tolerance=0.1", "--tolerance is 0.1, but --exact bitwise allows none"),
         ("--mode=single", "--mode single is one process at any world size"),
     ],

@@ -19,6 +19,8 @@ TENSORS = ("weights", "buffers", "optimizer", "average")
 class Kill:
     """A rank that is killed just before it would have saved `step`, and the world size that goes on."""
 
+    number: int
+    """From 1 on: several kills may be the same by chance."""
     rank: int
     step: int
     save_every: int
@@ -36,7 +38,7 @@ class Trial:
     def name(self) -> str:
         """A folder name."""
         first = f"{self.world_size}-{'rank' if self.world_size == 1 else 'ranks'}"
-        return first if self.kill is None else f"{first}-killed-at-{self.kill.step}-then-{self.kill.resume_size}"
+        return first if self.kill is None else f"kill-{self.kill.number}-of-{first}-then-{self.kill.resume_size}"
 
     def __str__(self) -> str:
         ranks = plural(self.world_size, "rank")
@@ -73,12 +75,13 @@ class Finding:
 def plan_trials(worlds: Sequence[int], *, steps: int, kills: int, random: Random) -> list[Trial]:
     """Return the reference, a trial for each other world size, and so many that are killed and go on elsewhere."""
     trials = [Trial(world_size=size) for size in worlds]
-    for _ in range(kills):
+    for number in range(1, kills + 1):
         size = random.choice(worlds)
         others = [other for other in worlds if other != size] or [size]
         step = random.randint(min(2, steps), steps)
         every = random.choice([every for every in (1, 2, 3) if step % every == 0 and step // every >= 2] or [1])
-        kill = Kill(rank=random.randrange(size), step=step, save_every=every, resume_size=random.choice(others))
+        rank, resume_size = random.randrange(size), random.choice(others)
+        kill = Kill(number=number, rank=rank, step=step, save_every=every, resume_size=resume_size)
         trials.append(Trial(world_size=size, kill=kill))
     return trials
 

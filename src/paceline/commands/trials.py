@@ -84,6 +84,8 @@ class Bench:
         environ: dict[str, str] | None = None,
     ) -> Difference | None:
         home = self.folder / trial.name
+        if not resume:  # the same --kill-seed again finds what it left before
+            shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True, exist_ok=True)
         file, log = home / "settings.toml", home / "log.txt"
         write_config(self._settings(trial, save_every), file)

@@ -23,7 +23,7 @@ def verdict(findings: Sequence[Finding], *, tolerance: float | None) -> str:
     if bad:
         return f"different: {count(len(bad))} of {count(len(findings))} trials left the reference"
     if tolerance is None:
-        return "equal: weights, buffers, optimizer and progress have the same bits after every step of every trial"
+        return "equal: weights, buffers, optimizer and progress have the same bits in every checkpoint of every trial"
     worst = max((finding.worst for finding in findings), default=0.0)
     return f"equal within the tolerance of --exact order, {tolerance:g}: the largest relative difference is {worst:.2g}"
 
