@@ -128,6 +128,12 @@ def test_the_plan_reads_as_a_sentence(world_size, accumulate, text):
     assert str(plan) == text
 
 
+def test_a_plan_with_shards_says_how_many_there_are():
+    config = Config(exact="bitwise", shards=8, global_batch=50, epochs=1)
+    assert str(BatchPlan.make(config, images=100, world_size=3)).startswith("50 images a step on 3 ranks in 8 shards, ")
+    assert str(BatchPlan.make(config, images=100, world_size=1)).startswith("50 images a step in 8 shards, ")
+
+
 def test_one_step_is_not_plural():
     plan = BatchPlan.make(Config(global_batch=1293, epochs=1), images=1293, world_size=1)
     assert re.search(r"1,293 images a step, 1 step an epoch, 1 step in all$", str(plan))

@@ -28,6 +28,17 @@ def test_old_checkpoints_go_but_the_newest_and_the_best_stay(tmp_path):
     assert checkpoints.named("last").name == "step-00000006.pt"
 
 
+def test_only_checkpoints_that_are_there_are_offered(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoints.named("last")
+    assert caught.value.hint == "there is none: the run was stopped before it saved one"
+    save(checkpoints, 1, is_best=False)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoints.named("best")
+    assert caught.value.hint == "there are: last, step-00000001.pt"
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "manifest"])
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, damage):
     checkpoints = Checkpoints(tmp_path, keep=3)
@@ -136,3 +147,11 @@ def test_with_equal_accuracy_the_lower_loss_is_better():
     assert progress.judge(Score(loss_sum=3.0, correct1=2, images=4))
     assert not progress.judge(Score(loss_sum=3.5, correct1=2, images=4))
     assert progress.num_stale == 1
+
+
+@pytest.mark.parametrize(("model", "batch", "is_warned"), [("cnn", 15, True), ("cnn", 16, False), ("mlp", 15, False)])
+def test_batch_norm_over_single_images_is_warned_of(small_run, capsys, model, batch, is_warned):
+    small_run(model=model, exact="bitwise", shards=8, global_batch=batch, steps=1)
+    said = "".join(capsys.readouterr())
+    assert ("leave batch norm with one image at a time" in said) == is_warned
+    assert ("batch norm sees a shard at a time" in said) == (model == "cnn")

@@ -11,6 +11,11 @@ STOPPED = Report(rank=0, host="here", time=1.0, exit_code=143, message="stopped"
 FAILED = Report(rank=1, host="here", time=1.0, exit_code=3, message="the loss is nan")
 
 
+def test_a_torchrun_that_was_killed_is_named(capsys):
+    assert conclude(-signal.SIGKILL, [], "") == 1
+    assert capsys.readouterr().err.startswith("paceline: torchrun was ended by SIGKILL, and its ranks with it")
+
+
 @pytest.mark.parametrize(
     ("code", "reports", "ending", "said"),
     [

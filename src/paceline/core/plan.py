@@ -107,9 +107,10 @@ class BatchPlan:
     def __str__(self) -> str:
         per_rank = -(-self.global_batch // self.world_size)
         parts = f" in {self.accumulate} parts" if self.accumulate > 1 else ""
-        if self.shards is not None:
-            parts = f" in {self.shards} shards"
         ranks = f" = {self.world_size} ranks × {count(per_rank)}" if self.world_size > 1 else ""
+        if self.shards is not None:
+            parts = f" in {self.num_shards(self.global_batch)} shards"
+            ranks = f" on {self.world_size} ranks" if self.world_size > 1 else ""
         return (
             f"{count(self.global_batch)} images a step{ranks}{parts}, {plural(self.steps_per_epoch, 'step')} an epoch, "
             f"{plural(self.total_steps, 'step')} in all"

@@ -63,8 +63,10 @@ class Checkpoints:
             return self.folder / pointer.read_text(encoding="utf-8").strip()
         if name not in {"best", "last"} and pointer.is_file():
             return pointer
-        known = ["best", "last", *(path.name for path in self._all())]
-        raise CheckpointError(f"{self.folder} has no checkpoint {name}", hint="there are: " + ", ".join(known))
+        known = [each for each in ("best", "last") if (self.folder / each).is_file()]
+        known += [path.name for path in self._all()]
+        hint = f"there are: {', '.join(known)}" if known else "there is none: the run was stopped before it saved one"
+        raise CheckpointError(f"{self.folder} has no checkpoint {name}", hint=hint)
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.pt"

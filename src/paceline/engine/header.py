@@ -7,6 +7,7 @@ import torch
 from paceline.core.units import count, plural
 from paceline.engine.job import Job
 from paceline.models.table import num_parameters
+from paceline.parallel.batchnorm import has_batch_norm
 from paceline.parallel.device import describe_device, describe_threads, has_fast_bf16
 from paceline.parallel.team import Team
 from paceline.records.environment import cpu_name
@@ -27,7 +28,9 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield f"batch    {job.plan}"
     if job.reducer is not None:
         own = plural(torch.get_num_threads(), "thread")
-        yield f"exact    bitwise: the same bits at every world size from 1 to {job.plan.shards}, with {own} a rank"
+        ghost = "; batch norm sees a shard at a time" if has_batch_norm(job.model) else ""
+        worlds = f"at every world size from 1 to {job.plan.shards}"
+        yield f"exact    bitwise: the same bits {worlds}, with {own} a rank{ghost}"
     yield f"lr       {job.lr_plan}"
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
 
@@ -41,6 +44,12 @@ def warnings(job: Job) -> Iterator[str]:
         )
     if job.config.precision == "fp16" and job.device.type == "cpu":
         yield "fp16 is made for GPUs; on a CPU --precision fp32 is faster"
+    shards, batch = job.plan.shards, job.plan.global_batch
+    if shards is not None and batch < 2 * shards and has_batch_norm(job.model):
+        yield (
+            f"{count(batch)} images in {count(shards)} shards leave batch norm with one image at a time; "
+            f"use --global-batch {count(2 * shards)} or more, or fewer --shards"
+        )
 
 
 def _world(team: Team) -> str:

@@ -147,7 +147,7 @@ def conclude(code: int, reports: list[Report], log: str, *, stopped_by: int | No
         _tell_consequences(failures)
         return ExitCode.FAILED
     if not failures:
-        _say(_unexplained(log))
+        _say(_unexplained(code, log))
         return ExitCode.FAILED
     _tell(failures[0])
     _tell_consequences([report for report in failures[1:] if report.message != failures[0].message])
@@ -185,8 +185,11 @@ def _killed_first(log: str) -> str | None:
     return f"rank {rank} on {socket.gethostname()} (process {pid}) was ended by {name}{reason}"
 
 
-def _unexplained(log: str) -> str:
+def _unexplained(code: int, log: str) -> str:
     """Return what torchrun itself had to say when no rank left word."""
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"torchrun was ended by {name}, and its ranks with it; to go on: paceline train --resume RUN"
     if "RendezvousConnectionError" in log or "RendezvousTimeoutError" in log or "DistNetworkError" in log:
         return "the nodes did not meet: is node 0 running, and is --rendezvous HOST:PORT reachable from every node?"
     tail = "\n".join(log.strip().splitlines()[-15:])

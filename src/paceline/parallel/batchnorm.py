@@ -229,3 +229,8 @@ def _replacement(module: nn.Module, team: Team, replaced: dict[nn.Module, nn.Mod
     if module not in replaced:
         replaced[module] = SyncBatchNorm(module, team.world.size)
     return replaced[module]
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Tell whether what a model computes for an image depends on the others beside it."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
