@@ -29,7 +29,7 @@ def main() -> int:
     numbers = range(options.cases) if options.only is None else [options.only]
     cases = [make_case(options.seed, number, killed=number % every == 0) for number in numbers]
     journal = Journal(options.journal, options.seed)
-    todo = [case for case in cases if case.number not in journal.found][: options.at_most]
+    todo = [case for case in cases if case.number not in journal.found or options.only is not None][: options.at_most]
     print(f"{plural(len(todo), 'case')} of {len(cases)}, seed {options.seed}", flush=True)
     try:
         run(todo, journal)
@@ -40,7 +40,7 @@ def main() -> int:
         print(f"{len(journal.found)} of {len(cases)} done; the same command goes on")
         return 0
     text = result_text(cases, journal, options.seed)
-    if options.write:
+    if options.write and options.only is None:
         RESULT.write_text(text, encoding="utf-8")
     print(f"\n{text}")
     return 1 if journal.mismatches else 0
@@ -116,6 +116,7 @@ def result_text(cases: Sequence[Case], journal: Journal, seed: int) -> str:
         "loader workers": Counter(str(case.workers) for case in cases),
         "model with": Counter(case.model for case in cases),
         "optimizer": Counter(case.optimizer for case in cases),
+        "pieces of gradients": Counter(f"{case.piece_bytes} bytes" for case in cases),
         "killed": Counter(kill.moment for kill in kills),
         "resumed on": Counter(f"W={kill.resume_size}" for kill in kills),
     }
@@ -124,7 +125,8 @@ def result_text(cases: Sequence[Case], journal: Journal, seed: int) -> str:
         "",
         "Written by `make campaign`: random cases of `--exact bitwise`, each compared with a run of the same settings",
         "on one rank without loader workers that nobody killed. Compared are all bits of weights, buffers, optimizer,",
-        "moving average and progress after the last step, and every recorded loss and score.",
+        "moving average and progress after the last step, and every recorded loss and score. Where pieces are small,",
+        "gradients go over the ranks while the backward pass runs.",
         "",
         f"**{count(len(cases))} cases, {count(len(kills))} SIGKILLs with resume at another world size: "
         f"{count(len(mismatches))} mismatches.** Seed {seed}.",

@@ -19,7 +19,7 @@ from paceline.engine import checkpoint, loop
 from paceline.engine.loop import Training
 from paceline.engine.rank import Beginning
 from paceline.engine.signals import StopRequest
-from paceline.parallel.exact import exchange
+from paceline.parallel.exact import bucket, exchange
 from paceline.parallel.exact.exchange import Halves
 from paceline.parallel.exact.route import Route
 from paceline.parallel.team import Team
@@ -35,12 +35,14 @@ def live(
     resume: Path | None = None,
     kill: Kill | None = None,
     fault: str | None = None,
+    piece_bytes: int = bucket.SMALLEST,
 ) -> str:
     """Train as one rank, and return the run folder."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     doom = nullcontext() if kill is None or kill.rank != team.world.rank else dying(kill)
-    with doom, nullcontext() if fault is None else FAULTS[fault](team), redirect_stdout(io.StringIO()):
+    planted = nullcontext() if fault is None else FAULTS[fault](team)
+    with doom, planted, replaced(bucket, "SMALLEST", piece_bytes), redirect_stdout(io.StringIO()):
         beginning = Beginning(Config(**settings), team, Start())
         result = beginning.run(StopRequest(), None if resume is None else RunFolder(resume))
     return str(result.folder)
@@ -84,9 +86,11 @@ def dying_step(honest: Callable[..., float], kill: Kill) -> Callable[..., float]
 
 def dying_backward(honest: Callable[..., None], step: int) -> Callable[..., None]:
     def backward(self: Training, part: loop.Part) -> None:
+        assert self.job.reducer is not None
+        if self.progress.step == step and len(self.job.reducer._shards) == 1:  # the last shard, whose gradients leave
+            parameters = list(self.job.model.parameters())
+            parameters[len(parameters) // 2].register_hook(lambda _gradient: die())
         honest(self, part)
-        if self.progress.step == step:
-            die()
 
     return backward
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.campaign.cases import make_case
+from paceline.parallel.exact.reducer import Reducer
+from tests.campaign.cases import PIECES, make_case
 from tests.campaign.check import check
-from tests.campaign.inside import FAULTS, FLIPPED_STEP
+from tests.campaign.inside import FAULTS, FLIPPED_STEP, live, replaced
 from tests.ranks.pool import RankPool
 
 SEED = int(os.environ["CAMPAIGN_SEED"])
@@ -32,6 +33,26 @@ def three_ranks():
 def test_a_random_case_has_the_bits_of_one_rank(pool, tmp_path, number):
     case = make_case(SEED, number, killed=number % 3 == 0)
     assert check(pool, case, tmp_path) == [], f"seed {SEED}: {case}"
+
+
+def count_early_starts(team, *words):
+    """Train, and return how many buckets left while a backward pass was running."""
+    early, honest = [], Reducer._start_next
+
+    def noting(self):
+        early.append(self._overlaps)
+        honest(self)
+
+    with replaced(Reducer, "_start_next", noting):
+        live(team, *words)
+    return sum(early)
+
+
+@pytest.mark.parametrize("piece_bytes", PIECES)
+def test_small_pieces_leave_while_the_backward_pass_runs(pool, tmp_path, three_ranks, piece_bytes):
+    """So the campaign is about that, too; large ones leave after it."""
+    words = (three_ranks.settings(tmp_path, 0), None, None, None, piece_bytes)
+    assert [num > 7 for num in pool.of(3).run(count_early_starts, *words)] == [piece_bytes != PIECES[-1]] * 3
 
 
 def test_the_case_for_faults_is_equal_without_one(pool, tmp_path, three_ranks):
