@@ -63,6 +63,7 @@ def build_app(layers: Layers, used: Sequence[str] = ()) -> App:
         help="Train one PyTorch model the same way on one device, one node or many, and know where the time goes.",
         version=version("paceline"),
         config=layers,
+        suppress_keyboard_interrupt=False,  # our own main says it
     )
     for name, (place, sentence) in COMMANDS.items():
         app.command(place, name=name, help=None if name in used else sentence)

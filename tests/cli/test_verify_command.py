@@ -2,9 +2,13 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
+
+from tests.conftest import LONGEST
 
 QUICK = ("--threads=1", "--device=cpu", "--kill-seed=3")
 
@@ -54,6 +58,19 @@ def test_bitwise_is_equal_through_world_sizes_and_a_kill_and_leaves_nothing(comm
     assert answer.out.endswith("have the same bits in every checkpoint of every trial\n")
     assert "kill seed 3" in answer.err
     assert left(elsewhere) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_verify_that_is_stopped_leaves_no_process_and_no_folder(start, elsewhere, wait_until, number):
+    process = start("verify", "--model=cnn", "--steps=5000", "--worlds=2,1", *QUICK)
+    wait_until(lambda: list(elsewhere.glob("runs/*/*/*/checkpoints/last")), "a first checkpoint")
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 4, "a launcher, torchrun and ranks"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=LONGEST)
+    assert (process.returncode, err.splitlines()[-1]) == (130, "paceline: interrupted")
+    assert left(elsewhere) == []
+    wait_until(lambda: not any(child.is_running() for child in family), "every process to go")
 
 
 def test_order_is_equal_within_its_tolerance(command, elsewhere):

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from paceline.core.errors import ConfigError, PacelineError, SettingError
 from paceline.core.load import PREFIX, write_config
 from paceline.core.start import Start
 from paceline.core.units import plural, rate
-from paceline.launching.child import run_child
+from paceline.launching.child import interrupted_by_sigterm, run_child
 from paceline.launching.contenders import crowded, fair_threads, prepare
 from paceline.parallel.detect import detect_world
 from paceline.records.bench import Bench, BenchFolder, Contender, create_bench, write_bench
@@ -59,15 +58,14 @@ class Contest:
         caution = crowded(self.bench.contenders, self._threads)
         if caution is not None:
             say(f"caution: {caution}")
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            self._keep()
-            self._rounds(say)
+            with interrupted_by_sigterm():
+                self._keep()
+                self._rounds(say)
         except KeyboardInterrupt:
             say(f"stopped after {plural(len(self.bench.samples), 'run')}; what was measured is kept")
             return True
         finally:
-            signal.signal(signal.SIGTERM, before)
             shutil.rmtree(self._scratch, ignore_errors=True)
         return False
 

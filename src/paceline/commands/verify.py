@@ -16,6 +16,7 @@ from paceline.core.config import Config, Numbers, Whole
 from paceline.core.errors import ConfigError, ExitCode, SettingError
 from paceline.core.load import Settings
 from paceline.core.units import plural
+from paceline.launching.child import interrupted_by_sigterm
 from paceline.report.trials import finding_values, findings_text, verdict
 
 VERIFY = Group("Verify", sort_key=0)
@@ -73,8 +74,12 @@ def verify_command(
     limit = None if settings.exact == "bitwise" else ORDER_TOLERANCE if tolerance is None else tolerance
     tell(f"{plural(settings.steps, 'step')} with --exact {settings.exact}, kill seed {kill_seed}")
     try:
-        findings = bench.run(trials, limit)
-    except BaseException:
+        with interrupted_by_sigterm():
+            findings = bench.run(trials, limit)
+    except KeyboardInterrupt:
+        bench.clear()
+        raise
+    except Exception:
         bench.clear(keep_logs=True)
         raise
     bench.clear(keep=[trials[0], *(finding.trial for finding in findings if finding.first is not None)])

@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.launching.local import SECONDS_TO_STOP
@@ -38,6 +39,16 @@ def run_child(words: Sequence[str], environ: Mapping[str, str], log: Path) -> tu
     with log.open("rb") as file:
         file.seek(start)
         return code, file.read().decode(errors="replace")
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, so that what runs children stops them and cleans up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
