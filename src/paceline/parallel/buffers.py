@@ -35,8 +35,8 @@ def _fill(buffers: list[Tensor], flat: Tensor) -> None:
 class ShardBuffers:
     """The buffers of a model, which every shard of a batch finds as they were before the step.
 
-    A forward pass may change a buffer in place or put another tensor in its place. Numbers are compared in fp64, where
-    those of every type that batch norm and its like use are what they are.
+    A forward pass may change a buffer in place or put another tensor in its place. Changes are in fp64; what did not
+    change keeps its bits.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,6 +48,7 @@ class ShardBuffers:
         ]
         self._buffers = self._current()
         self._exact = [buffer.clone() for buffer in self._buffers]
+        self._counting = [place for place, buffer in enumerate(self._buffers) if not buffer.is_floating_point()]
         self.size = sum(buffer.numel() for buffer in self._buffers)
         """Numbers in all buffers together."""
         device = next(model.parameters()).device
@@ -64,10 +65,8 @@ class ShardBuffers:
 
     def reset(self) -> None:
         """Put back the buffers as they were, before a shard."""
-        for (module, name), buffer in zip(self._places, self._buffers, strict=True):
-            setattr(module, name, buffer)
         if self._buffers:
-            torch._foreach_copy_(self._buffers, self._exact)
+            torch._foreach_copy_(self._put_back(), self._exact)
 
     def change(self, weight: float) -> Tensor:
         """Return what a shard changed, by its share of the batch; from an infinite value, the change is from zero."""
@@ -78,14 +77,23 @@ class ShardBuffers:
 
     def apply(self, change: Tensor) -> None:
         """Change the buffers, as they were before the step, by the sum over all shards."""
-        self.reset()
-        values = torch.where(change == 0, self._before, self._start + change)
-        for buffer, part in zip(self._buffers, self._split(values), strict=True):
-            buffer.copy_(part if buffer.is_floating_point() else part.round())
+        if self._buffers:
+            values = torch.where(change == 0, self._before, self._start + change)
+            torch._foreach_copy_(self._put_back(), self._split(values))
+        counts = self._split(change.round().long()) if self._counting else []
+        for place in self._counting:
+            self._buffers[place].copy_(self._exact[place].long() + counts[place])
 
     @property
     def _start(self) -> Tensor:
         return self._before.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _put_back(self) -> list[Tensor]:
+        """Make the tensors that were there before the step the buffers again, and return them."""
+        for (module, name), buffer in zip(self._places, self._buffers, strict=True):
+            if getattr(module, name) is not buffer:
+                setattr(module, name, buffer)
+        return self._buffers
 
     def _current(self) -> list[Tensor]:
         return [getattr(module, name) for module, name in self._places]
