@@ -1,7 +1,9 @@
 """How gradients of `--exact bitwise` go over the ranks: no sum is missing, no rank waits forever, no byte too many."""
 
+import gc
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -99,6 +101,19 @@ def test_ranks_do_not_wait_for_each_other_on_different_lanes(ranks, world_size):
     (alone,) = ranks(1).run(sums_of_few_shards)
     for found in ranks(world_size).run(sums_where_lanes_open_late):
         assert all(torch.equal(one, other) for one, other in zip(alone, found, strict=True))
+
+
+def threads_after(team: Team, settings: dict[str, Any]) -> int:
+    """Train, and return how many threads this process has then; each connection has one."""
+    live(team, settings)
+    gc.collect()
+    return psutil.Process().num_threads()
+
+
+def test_a_run_that_is_over_keeps_no_connection(ranks, tmp_path):
+    settings = exact(tmp_path, model="cnn", steps=2)
+    numbers = [ranks(3).run(threads_after, settings) for _ in range(4)]
+    assert numbers[3] == numbers[2] == numbers[1]
 
 
 def counted(team: Team, settings: dict[str, Any]) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
+from weakref import WeakMethod
 
 import torch
 from torch import nn
@@ -81,15 +82,18 @@ class Reducer:
         bucket.take(half, add=self._world.rank == first_rank)
 
     def _watch_gradients(self) -> None:
-        for bucket in self._buckets:
+        # A parameter never lets go of its hooks: one that held the reducer would keep it, and its connections, forever.
+        arrived = WeakMethod(self._arrived)
+        for number, bucket in enumerate(self._buckets):
             for parameter in bucket.parameters:
                 if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket))
+                    parameter.register_post_accumulate_grad_hook(partial(_tell, arrived, number))
 
-    def _arrived(self, bucket: Bucket, parameter: torch.Tensor) -> None:
+    def _arrived(self, number: int, parameter: torch.Tensor) -> None:
         """Start the exchange of every bucket that is full, in order, and go on with those on their way."""
         if not self._overlaps:
             return
+        bucket = self._buckets[number]
         if parameter not in bucket.missing:
             raise ModelError(
                 "a parameter got a second gradient in one backward pass, as reentrant checkpointing does",
@@ -114,3 +118,10 @@ class Reducer:
             self._start_next()
         finish(self._streams)
         self._num_started = 0
+
+
+def _tell(arrived: WeakMethod, number: int, parameter: torch.Tensor) -> None:
+    """Tell the reducer, if it is still there, that a bucket has another gradient."""
+    method = arrived()
+    if method is not None:
+        method(number, parameter)
