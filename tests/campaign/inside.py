@@ -145,7 +145,7 @@ def two_threads(_team: Team) -> Any:
 def own_stream(team: Team) -> Any:
     """Let every rank consume random numbers of its own."""
     torch.manual_seed(team.world.rank)
-    return replaced(loop, "seed_streams", lambda _bits, _device: None)
+    return replaced(loop, "seed_streams", lambda _bits, _device, **_which: None)
 
 
 def flipped_bit(team: Team) -> Any:

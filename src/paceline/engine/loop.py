@@ -30,6 +30,7 @@ from paceline.engine.job import Job
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
 from paceline.engine.state import Progress
+from paceline.models.zoo import list_models
 from paceline.parallel.idle import idle
 from paceline.parallel.modes import without_exchange
 from paceline.parallel.team import Team
@@ -70,6 +71,8 @@ class Training:
         self.team = team
         self.recorder = recorder
         self.clock = clock
+        self.is_our_model = job.config.model in list_models()
+        """Then it draws from torch alone; to seed other streams for every part would take time."""
 
     def run(self, stop: StopRequest, *, save: Save, check: Callable[[], None]) -> State:
         """Train until the plan is done, patience is out, or someone asks to stop. Collective."""
@@ -145,7 +148,7 @@ class Training:
         job, last = self.job, len(parts) - 1
         with job.shares(step, self.team) as shares:
             for index, part in enumerate(parts):
-                seed_streams(mix(job.config.seed, step, part.number), job.device)
+                seed_streams(mix(job.config.seed, step, part.number), job.device, torch_only=self.is_our_model)
                 silent = contextlib.nullcontext() if index == last else without_exchange(job.forward)
                 with silent, shares.shard(part.weight):
                     self.backward(part)
