@@ -13,7 +13,9 @@ FAILED = Report(rank=1, host="here", time=1.0, exit_code=3, message="the loss is
 
 def test_a_torchrun_that_was_killed_is_named(capsys):
     assert conclude(-signal.SIGKILL, [], "") == 1
-    assert capsys.readouterr().err.startswith("paceline: torchrun was ended by SIGKILL, and its ranks with it")
+    assert capsys.readouterr().err.startswith(
+        "paceline: torchrun, and its ranks with it, was ended by SIGKILL; out of memory?"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from paceline.commands.trials import Bench, tell
 from paceline.core.config import Config, Numbers, Whole
 from paceline.core.errors import ConfigError, ExitCode, SettingError
 from paceline.core.load import Settings
+from paceline.core.plan import refuse_more_ranks_than_shards
 from paceline.core.units import plural
 from paceline.launching.child import interrupted_by_sigterm
 from paceline.report.trials import finding_values, findings_text, verdict
@@ -94,14 +95,10 @@ def verify_command(
 def _check(settings: Config, worlds: Sequence[int], kills: int, tolerance: float | None) -> None:
     if not worlds or min(worlds) < 1 or len(set(worlds)) != len(worlds):
         raise SettingError("worlds", "must be different numbers of ranks from 1 on, such as 1,2,4")
-    if settings.fixed_shards is not None and max(worlds) > settings.fixed_shards:
-        raise ConfigError(
-            f"{max(worlds)} ranks cannot share {settings.fixed_shards} shards",
-            hint=f"use --shards {max(worlds)} or more, or fewer ranks in --worlds",
-        )
+    refuse_more_ranks_than_shards(settings, max(worlds))
     if kills > 0 and settings.steps == 1:
-        raise ConfigError("a rank that is killed in the only step leaves nothing to resume",
-                          hint="use --steps 2 or more, or --kills 0")  # fmt: skip
+        problem = "a rank that is killed in the only step leaves nothing to resume"
+        raise ConfigError(problem, hint="use --steps 2 or more, or --kills 0")
     if kills < 0:
         raise SettingError("kills", f"is {kills}, but must be at least 0")
     if kills == 0 and len(worlds) == 1:

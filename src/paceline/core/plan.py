@@ -32,12 +32,7 @@ class BatchPlan:
                 f"--global-batch {count(config.global_batch)} is too small for {world_size} ranks: one would be idle",
                 hint=f"use --global-batch {world_size} or more, or fewer ranks",
             )
-        shards = config.fixed_shards
-        if shards is not None and world_size > shards:
-            raise ConfigError(
-                f"{world_size} ranks cannot share {shards} shards",
-                hint=f"use fewer ranks, or begin a run with --shards {world_size} or more",
-            )
+        refuse_more_ranks_than_shards(config, world_size)
         steps_per_epoch = -(-images // config.global_batch)
         return cls(
             images=images,
@@ -45,7 +40,7 @@ class BatchPlan:
             accumulate=config.accumulate,
             world_size=world_size,
             total_steps=config.epochs * steps_per_epoch if config.steps is None else config.steps,
-            shards=shards,
+            shards=config.fixed_shards,
         )
 
     @property
@@ -114,6 +109,16 @@ class BatchPlan:
         return (
             f"{count(self.global_batch)} images a step{ranks}{parts}, {plural(self.steps_per_epoch, 'step')} an epoch, "
             f"{plural(self.total_steps, 'step')} in all"
+        )
+
+
+def refuse_more_ranks_than_shards(config: Config, world_size: int) -> None:
+    """Refuse ranks that would have no shard in any step."""
+    shards = config.fixed_shards
+    if shards is not None and world_size > shards:
+        raise ConfigError(
+            f"{world_size} ranks cannot share {shards} shards",
+            hint=f"use fewer ranks, or begin a run with --shards {world_size} or more",
         )
 
 

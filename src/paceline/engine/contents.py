@@ -27,11 +27,12 @@ def read_contents(path: Path, *, runs_dir: Path, checkpoint: str) -> Contents:
     except OSError as cause:
         raise CheckpointError(f"cannot read {file}: {cause.strerror or cause}") from cause
     parts, notes = parts_of(held)
-    tensors = [(name, value) for part in parts.values() for name, value in part.items() if _is_tensor(value)]
+    entries = [entry for part in parts.values() for entry in part.items()]
+    tensors = {name: value.tensor for name, value in entries if isinstance(value, StoredTensor)}
     if not tensors:
         raise CheckpointError(f"{file} holds no tensor")
-    for name, value in tensors:
-        if value.tensor.is_meta:
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
             raise CheckpointError(
                 f"{file} holds {name} without its values: it was saved on torch's meta device",
                 hint="save the model after its weights were loaded",
@@ -68,10 +69,6 @@ def _model_key(held: Any) -> str | None:
     if not isinstance(held, Mapping):
         return None
     return next((key for key in MODEL if isinstance(held.get(key), Mapping)), None)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, StoredTensor)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -180,16 +180,18 @@ def _killed_first(log: str) -> str | None:
     if found is None or int(found[2]) == signal.SIGTERM:
         return None
     rank, number, pid = found[1], int(found[2]), found[3]
-    name = signal.Signals(number).name
+    return f"rank {rank} on {socket.gethostname()} (process {pid}) {_ended_by(number)}"
+
+
+def _ended_by(number: int) -> str:
     reason = "; out of memory? see dmesg" if number == signal.SIGKILL else ""
-    return f"rank {rank} on {socket.gethostname()} (process {pid}) was ended by {name}{reason}"
+    return f"was ended by {signal.Signals(number).name}{reason}"
 
 
 def _unexplained(code: int, log: str) -> str:
     """Return what torchrun itself had to say when no rank left word."""
     if code < 0:
-        name = signal.Signals(-code).name
-        return f"torchrun was ended by {name}, and its ranks with it; to go on: paceline train --resume RUN"
+        return f"torchrun, and its ranks with it, {_ended_by(-code)}"
     if "RendezvousConnectionError" in log or "RendezvousTimeoutError" in log or "DistNetworkError" in log:
         return "the nodes did not meet: is node 0 running, and is --rendezvous HOST:PORT reachable from every node?"
     tail = "\n".join(log.strip().splitlines()[-15:])
