@@ -76,7 +76,9 @@ def check_lines(text):
     assert [line.split()[1] for line in body] == ["4/22", "8/22", "1/2", "12/22", "16/22", "20/22", "2/2"]
     for line in body:
         assert re.fullmatch(step if line.startswith("step") else epoch, line), line
-    assert re.fullmatch(rf"test at step 22: {score}  top-5 \d+\.\d\d%  over 360 images", lines[-2])
+    assert re.fullmatch(
+        rf"test at step (11|22) \(best checkpoint\): {score}  top-5 \d+\.\d\d%  over 360 images", lines[-2]
+    )
     assert re.fullmatch(r"finished in [\dms. ]+: best was epoch \d; runs/digits-mlp/001", lines[-1])
 
 

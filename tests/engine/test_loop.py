@@ -131,6 +131,17 @@ def test_the_best_checkpoint_is_the_one_with_the_best_validation(quick):
     assert result.best.top1 == best["valid_top1"]
 
 
+def test_the_test_line_names_the_checkpoint_that_was_scored(quick, capsys):
+    result = paceline.train(quick(epochs=50, patience=2, lr=1e-12))
+    (record,) = [record for record in read_metrics(RunFolder(result.folder)) if record.get("split") == "test"]
+    assert (result.step, result.test_step, record["step"], record["epoch"]) == (33, 11, 11, 1)
+    assert "\ntest at step 11 (best checkpoint): loss " in capsys.readouterr().out
+    best = load_checkpoint(Checkpoints(result.folder / "checkpoints", keep=2).named("best"))
+    job = build_job(quick(), alone())
+    job.restore(best)
+    assert evaluate(job, alone(), job.splits.test) == result.test
+
+
 def test_steps_ends_a_run_in_mid_epoch_with_an_evaluation_and_a_checkpoint(quick):
     result = paceline.train(quick(steps=13))
     assert (result.step, result.state) == (13, State.FINISHED)

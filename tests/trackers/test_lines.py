@@ -50,7 +50,7 @@ EPOCH = EpochRecord(step=20, epoch=2, train=SCORE, valid=VALID, is_best=True, im
         ),
         (
             EvalRecord(step=100, epoch=10, split="test", score=VALID, is_best=False, seconds=1.0),
-            "test at step 100: loss 0.5000  acc 90.00%  top-5 100.00%  over 100 images",
+            "test at step 100 (best checkpoint): loss 0.5000  acc 90.00%  top-5 100.00%  over 100 images",
         ),
         (Pulse(step=1, epoch=1, score=SCORE, images_per_s=1.0), None),
     ],

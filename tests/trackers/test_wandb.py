@@ -98,6 +98,14 @@ def test_without_a_key_it_writes_offline_says_so_and_goes_on_under_the_same_id(
         assert not path.is_file() or b"planted-" not in path.read_bytes(), path
 
 
+def test_the_test_of_an_earlier_checkpoint_is_not_lost(no_account, small_run, offline_rows):
+    result = small_run(track=("wandb",), epochs=50, patience=1, lr=1e-12)
+    assert (result.step, result.test_step) == (22, 11)
+    ((_, rows),) = offline_rows(RunFolder(result.folder)).items()
+    assert result.test is not None
+    assert [(row["_step"], row["loss/test"]) for row in rows if "loss/test" in row] == [(22, result.test.loss)]
+
+
 def test_a_key_is_looked_for_where_wandb_keeps_it(no_account, monkeypatch):
     from paceline.trackers.wandb import _has_key
 

@@ -48,6 +48,10 @@ class BatchPlan:
         """Steps that cover every training image once; the last batch may be smaller."""
         return -(-self.images // self.global_batch)
 
+    def epoch_of(self, step: int) -> int:
+        """The epoch, counted from 1, that the last of the first `step` steps belongs to."""
+        return -(-step // self.steps_per_epoch)
+
     def images_done(self, step: int) -> int:
         """Images seen by all ranks together in the first `step` steps."""
         epochs, rest = divmod(step, self.steps_per_epoch)

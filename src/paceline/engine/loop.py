@@ -212,7 +212,8 @@ class Training:
         if ends_epoch:
             self.end_epoch(valid, is_best=is_best)
         else:
-            self.recorder.evaluation("valid", valid, is_best=is_best, seconds=self.clock.seconds - start)
+            seconds = self.clock.seconds - start
+            self.recorder.evaluation("valid", valid, step=self.progress.step, is_best=is_best, seconds=seconds)
         patience = self.job.config.patience
         if patience is not None and self.progress.num_stale >= patience:
             self.progress.stopped_early = True

@@ -130,10 +130,10 @@ class Recorder:
         self._progress.epoch_score = Score()
         self._epoch = _Mark(self._clock, self._plan, self._progress.step)
 
-    def evaluation(self, split: SplitName, score: Score, *, is_best: bool, seconds: float) -> None:
-        """Record an evaluation that does not end an epoch."""
-        step = self._progress.step
-        self.put(EvalRecord(step=step, epoch=self.epoch, split=split, score=score, is_best=is_best, seconds=seconds))
+    def evaluation(self, split: SplitName, score: Score, *, step: int, seconds: float, is_best: bool = False) -> None:
+        """Record an evaluation, of the model after `step` steps, that does not end an epoch."""
+        epoch = self._plan.epoch_of(step)
+        self.put(EvalRecord(step=step, epoch=epoch, split=split, score=score, is_best=is_best, seconds=seconds))
 
     def _name(self, unreadable: Sequence[str]) -> None:
         """Name the images that nobody has been told of."""
@@ -147,7 +147,7 @@ class Recorder:
     @property
     def epoch(self) -> int:
         """The epoch that the last step belonged to, counted from 1."""
-        return -(-self._progress.step // self._plan.steps_per_epoch)
+        return self._plan.epoch_of(self._progress.step)
 
 
 class _Mark:

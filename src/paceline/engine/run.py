@@ -103,19 +103,19 @@ class Run:
                 hint=f"paceline compare {first} {other} shows by how much; --check-replicas 1 finds the first step",
             )
 
-    def load_best(self) -> None:
-        """Take over the best checkpoint; only the lead needs to see its file. Collective: every rank must call it."""
+    def load_best(self) -> int:
+        """Load the best checkpoint and return its step; only the lead needs to see its file. Collective."""
         state = load_checkpoint(self.checkpoints.named("best")) if self.team.is_lead else {}
-        self.job.restore(self.team.from_lead(state))
+        return self.job.restore(self.team.from_lead(state)).step
 
-    def test(self) -> Score:
-        """Score the best checkpoint on the test images. Collective."""
-        self.load_best()
+    def test(self) -> tuple[Score, int]:
+        """Score the best checkpoint on the test images, and return its step too. Collective."""
+        step = self.load_best()
         start = self.clock.seconds
         score = evaluate(self.job, self.team, self.job.splits.test)
         self.clock.lap(EVALUATE)
-        self.recorder.evaluation("test", score, is_best=False, seconds=self.clock.seconds - start)
-        return score
+        self.recorder.evaluation("test", score, step=step, seconds=self.clock.seconds - start)
+        return score, step
 
     def trackers(self) -> list[Tracker]:
         """Return the trackers of this rank: only the lead has any."""
@@ -131,7 +131,7 @@ class Run:
             first_step=self.progress.step,
         )
 
-    def result(self, state: State, test: Score | None, stop: StopRequest) -> RunResult:
+    def result(self, state: State, test: tuple[Score, int] | None, stop: StopRequest) -> RunResult:
         """Return the end of the run in numbers. Collective: every rank must call it."""
         unreadable = self.job.unreadable(self.team)
         return RunResult(
@@ -140,7 +140,8 @@ class Run:
             step=self.progress.step,
             epochs=self.progress.step / self.job.plan.steps_per_epoch,
             best=self.progress.best,
-            test=test,
+            test=None if test is None else test[0],
+            test_step=None if test is None else test[1],
             seconds=self.clock.seconds,
             signal=None if state is State.FINISHED else max(self.team.gather(int(stop.signal or 0))),
             num_unreadable=None if unreadable is None else len(unreadable),
@@ -157,7 +158,7 @@ class Run:
             )
             return
         why = f"no better for {self.job.config.patience} evaluations, " if self.progress.stopped_early else ""
-        epoch = -(-self.progress.best_step // self.job.plan.steps_per_epoch)
+        epoch = self.job.plan.epoch_of(self.progress.best_step)
         self.recorder.say(
             f"finished in {duration(self.clock.seconds)}: {why}best was epoch {epoch}; {self.folder.path}"
         )

@@ -77,9 +77,10 @@ class EpochRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRecord:
-    """An evaluation apart from the end of an epoch: between epochs, or on the test images at the end."""
+    """An evaluation apart from the end of an epoch: between epochs, or of the best checkpoint on the test images."""
 
     step: int
+    """The step after which the model was as it is scored."""
     epoch: int
     split: SplitName
     score: Score
@@ -100,7 +101,10 @@ class RunResult:
     epochs: float
     best: Score | None
     test: Score | None
+    """The score of the best checkpoint on the test images."""
     seconds: float
+    test_step: int | None = None
+    """The step of that checkpoint."""
     signal: int | None = None
     """The signal that stopped it."""
     num_unreadable: int | None = None

@@ -50,4 +50,5 @@ def _epoch(entry: EpochRecord, run: RunInfo) -> str:
 def _evaluation(entry: EvalRecord) -> str:
     star = "  *" if entry.is_best else ""
     images = plural(entry.score.images, "image")
-    return f"{entry.split} at step {entry.step}: {score_text(entry.score)}  over {images}{star}"
+    which = " (best checkpoint)" if entry.split == "test" else ""
+    return f"{entry.split} at step {entry.step}{which}: {score_text(entry.score)}  over {images}{star}"

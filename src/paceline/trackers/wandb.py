@@ -25,6 +25,7 @@ class WandB:
             raise ConfigError("--track wandb needs the wandb package", hint="pip install 'paceline[wandb]'")
         self._say = say
         self._run: Any = None
+        self._step = 0
 
     def open(self, run: RunInfo) -> None:
         """Start or continue the W&B run."""
@@ -52,12 +53,14 @@ class WandB:
     def record(self, entry: Entry) -> None:
         """Send the scalars of a record."""
         if isinstance(entry, StepRecord | EpochRecord | EvalRecord):
-            self._run.log(scalars(entry), step=entry.step)
+            self._step = max(self._step, entry.step)  # W&B drops what comes for an earlier step: the test may
+            self._run.log(scalars(entry), step=self._step)
 
     def close(self, result: RunResult | None) -> None:
         """Write the summary and finish."""
         if result is not None and result.test is not None:
-            self._run.summary.update({f"test/{key}": value for key, value in result.test.as_dict().items()})
+            scores = result.test.as_dict() | {"step": result.test_step}
+            self._run.summary.update({f"test/{key}": value for key, value in scores.items()})
         self._run.finish(exit_code=0 if result is not None else 1)
 
 
