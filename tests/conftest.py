@@ -101,8 +101,8 @@ def start(elsewhere):
 
     def start_command(*words, **options) -> subprocess.Popen:
         line = [sys.executable, "-m", "paceline", *map(str, words)]
-        usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": child_environment()}
-        process = subprocess.Popen(line, text=True, start_new_session=True, cwd=elsewhere, **(usual | options))
+        usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": child_environment(), "cwd": elsewhere}
+        process = subprocess.Popen(line, text=True, start_new_session=True, **(usual | options))
         started.append(process)
         return process
 

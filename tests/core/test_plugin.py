@@ -1,11 +1,12 @@
 """The user's own code: found, called with what it takes, and blamed with file and line."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from paceline.core.errors import ModelError
-from paceline.core.plugin import call_plugin, is_plugin, load_plugin
+from paceline.core.plugin import call_plugin, code_files, is_plugin, load_plugin
 
 OFFERED = {"num_classes": 10, "in_channels": 3}
 
@@ -114,3 +115,28 @@ def test_a_function_that_needs_more_is_blamed(write):
     write("def build(depth): pass")
     with pytest.raises(ModelError, match=r"^my.py:build raised TypeError: .*'depth'"):
         call()
+
+
+def test_the_code_of_a_plugin_is_its_file_and_the_modules_beside_it(write, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "layers_of_mine").mkdir()
+    (tmp_path / "layers_of_mine" / "block.py").write_text("size = 3")
+    (tmp_path / "never_imported.py").write_text("")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "pytest.py").write_text("")  # of the same name as an installed module
+    write("import json, numpy, paceline, pytest\nfrom layers_of_mine.block import size\ndef build(): pass")
+    call()
+    assert code_files(["my.py:build", "resnet20", "my.py:build"]) == {
+        "layers_of_mine/block.py": tmp_path / "layers_of_mine" / "block.py",
+        "my.py": tmp_path / "my.py",
+    }
+    absolute = code_files([f"{tmp_path}/my.py:build"])
+    assert list(absolute) == [f"{tmp_path}/layers_of_mine/block.py", f"{tmp_path}/my.py"]
+
+
+def test_installed_modules_are_not_the_users_code(write):
+    write("def build(): pass")
+    call()
+    root = Path(sys.prefix).resolve()
+    installed = code_files([f"{root}/my.py:build"])
+    assert list(installed) == [f"{root}/my.py"]

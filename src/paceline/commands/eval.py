@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,9 +48,13 @@ def eval_command(
 
     folder = find_run(run, runs_dir)
     config = dataclasses.replace(load_config(folder.config), device=device, threads=threads)
-    score = score_checkpoint(config, folder, checkpoint=checkpoint, split=split)
+    score = score_checkpoint(config, folder, checkpoint=checkpoint, split=split, warn=_warn)
     print(json.dumps(score.as_dict()) if as_json else _sentence(score, split))
     return ExitCode.FINISHED
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def _sentence(score: Score, split: str) -> str:

@@ -3,8 +3,9 @@
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,32 @@ def call_plugin(name: str, function: Callable[..., Any], offered: Mapping[str, A
             f"{name} raised {type(cause).__name__}: {cause}",
             hint=f"{_where(cause)}; it was called with {arguments}",
         ) from cause
+
+
+def code_files(names: Iterable[str]) -> dict[str, Path]:
+    """Return the user's code behind these names, once they are loaded: their files and the modules beside them.
+
+    Each file has the path that the user typed, or the like for a module, which a later start of the run repeats.
+    """
+    found: dict[str, Path] = {}
+    for name in filter(is_plugin, names):
+        typed = Path(name.partition(":")[0])
+        folder = typed.expanduser().resolve().parent
+        for path in [typed.expanduser().resolve(), *_modules_below(folder)]:
+            found[str(typed.parent / path.relative_to(folder))] = path
+    return dict(sorted(found.items()))
+
+
+def _modules_below(folder: Path) -> list[Path]:
+    """Return the files of the imported modules in a folder that are neither installed nor Paceline's own."""
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
+    files = [
+        Path(file).resolve()
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None)) and name.partition(".")[0] != "paceline"
+    ]
+    own = [file for file in files if file.suffix == ".py" and file.is_file() and file.is_relative_to(folder)]
+    return [file for file in own if not any(file.is_relative_to(place) for place in installed)]
 
 
 def _import_file(path: Path, error: type[PacelineError]) -> Any:

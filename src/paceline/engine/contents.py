@@ -14,7 +14,7 @@ from paceline.engine.weight_files import locate, read_file
 
 MODEL = ("model", "state_dict", "model_state_dict", "model_state", "net", "network", "weights", "params", "module")
 AVERAGE = ("ema", "model_ema", "state_dict_ema", "ema_state_dict")
-SETTINGS = ("config", "args", "hparams", "hyper_parameters", "opt")
+SETTINGS = ("config", "args", "hparams", "hyper_parameters", "opt", "code")
 WRAPPERS = ("module.", "_orig_mod.")
 """What DataParallel, DistributedDataParallel and torch.compile put before every name."""
 

@@ -4,6 +4,7 @@ import contextlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from paceline.core.config import Config
 from paceline.core.errors import DataError, RunError
 from paceline.core.keys import mix
 from paceline.core.plan import BatchPlan
+from paceline.core.plugin import code_files
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.order import hashed_order
@@ -41,6 +43,7 @@ from paceline.parallel.modes import (
     with_batch_norm,
 )
 from paceline.parallel.team import Team
+from paceline.records.code import hash_code
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_WEIGHTS = 0x1417
@@ -68,6 +71,8 @@ class Job:
     reducer: Reducer | None
     """What adds up gradients and changes of buffers where every bit counts."""
     memory_format: torch.memory_format
+    code: dict[str, str]
+    """The sha256 of each file of the user's own code."""
 
     @property
     def evaluated(self) -> nn.Module:
@@ -124,6 +129,7 @@ class Job:
             "ema": None if self.ema is None else capture_model(self.ema.model),
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
+            "code": self.code,
             "fingerprint": None if self.reducer is None else fingerprint(self.config, self.device),
         }
 
@@ -164,7 +170,20 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: Bu
         ema=ema,
         reducer=build_reducer(config, model, plan, team),
         memory_format=memory_format(config, model),
+        code=agreed_code(config, team),
     )
+
+
+def agreed_code(config: Config, team: Team) -> dict[str, str]:
+    """Return the hashes of the user's own code, which must be the same on every rank. Collective."""
+    code = hash_code(own_code(config))
+    team.agree({f"sha256 of {name}": sha256[:12] for name, sha256 in code.items()})
+    return code
+
+
+def own_code(config: Config) -> dict[str, Path]:
+    """Return the files of the user's own model and data, once they are loaded."""
+    return code_files((config.model, config.data))
 
 
 def build_reducer(config: Config, model: nn.Module, plan: BatchPlan, team: Team) -> Reducer | None:
@@ -220,7 +239,7 @@ def check_fit(model: nn.Module, saved: dict[str, torch.Tensor], *, name: str) ->
             here, there = (_shape_text(found.get(key)) for found in (shapes, saved_shapes))
             raise RunError(
                 f"the checkpoint is of another model: {key} {there} in the checkpoint, but {here} in {name}",
-                hint="give the model back its old code, or start another run",
+                hint="go back to the code it was trained with (code/ in the run folder has copies), or start a new run",
             )
 
 

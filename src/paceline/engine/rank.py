@@ -18,7 +18,7 @@ from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.clock import clock_for
 from paceline.engine.header import warnings
 from paceline.engine.heartbeat import silence_explained
-from paceline.engine.job import Job, build_job
+from paceline.engine.job import Job, build_job, own_code
 from paceline.engine.profile import NUM_PAIRS, measure_profile, watched_job
 from paceline.engine.run import Run
 from paceline.engine.signals import StopRequest, stop_on_signals
@@ -29,6 +29,7 @@ from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.exact.fingerprint import fingerprint, refuse_other_bits
 from paceline.parallel.network import choose_interface
 from paceline.parallel.team import Team, join
+from paceline.records.code import code_changes, keep_code
 from paceline.records.entries import Note, RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below
@@ -163,6 +164,7 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state)
     notes += changes_since(state["config"], job)
+    notes += [Note(text=text, level="warning") for text in code_changes(folder, state.get("code", {}), job.code)]
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -196,6 +198,7 @@ def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iter
         write_config(job.config.resolved(), folder.config)
         write_json(folder.environment, [*read_environments(folder), environment])
         folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
+        keep_code(folder, own_code(job.config))
     except OSError as cause:
         raise RunError(f"cannot write to {folder.path}: {cause.strerror}", hint="choose another --runs-dir") from cause
     return folder

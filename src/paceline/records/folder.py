@@ -30,6 +30,10 @@ class RunFolder:
         """The layer table."""
         return self.path / "model.txt"
 
+    def code(self, path: str, sha256: str) -> Path:
+        """The copy of a version of one of the user's own files."""
+        return self.path / "code" / f"{Path(path).stem}-{sha256[:8]}{Path(path).suffix}"
+
     @property
     def log(self) -> Path:
         """What the terminal showed, as plain text."""

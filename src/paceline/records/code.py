@@ -1,0 +1,36 @@
+"""The user's own code: its hashes, the copies that a run folder keeps, and what has changed since a checkpoint."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from paceline.records.folder import RunFolder
+from paceline.records.writer import replacing
+
+
+def hash_code(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return the sha256 of each file."""
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+
+
+def keep_code(folder: RunFolder, files: Mapping[str, Path]) -> None:
+    """Copy the files into a run folder; earlier versions stay. Only the lead calls it."""
+    for name, sha256 in hash_code(files).items():
+        copy = folder.code(name, sha256)
+        if not copy.exists():
+            copy.parent.mkdir(exist_ok=True)
+            with replacing(copy) as scratch:
+                scratch.write_bytes(files[name].read_bytes())
+
+
+def code_changes(folder: RunFolder, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each file that differs from the version that a checkpoint was trained with."""
+    sentences = []
+    for name, sha256 in before.items():
+        if now.get(name) == sha256:
+            continue
+        what = "has changed" if name in now else "is no longer imported"
+        copy = folder.code(name, sha256)
+        kept = f"; that version is kept: diff {copy} {name}" if copy.exists() else ""
+        sentences.append(f"{name} {what} since this checkpoint was trained{kept}")
+    return sentences
