@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from paceline.core.metrics import Score
     from paceline.records.entries import RunResult
 
-__all__ = ["Config", "PacelineError", "RunResult", "Score", "launch", "train"]
+    __version__: str
+
+__all__ = ["Config", "PacelineError", "RunResult", "Score", "__version__", "launch", "train"]
 
 _HOMES = {
     "Config": "paceline.core.config",
@@ -30,6 +32,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import what is asked for when it is: the command line has something to start first."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("paceline")  # a tenth of a second that few need
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

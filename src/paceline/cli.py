@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from paceline.commands.words import settings_files
 from paceline.core.errors import ExitCode, PacelineError, SettingError
@@ -67,6 +67,8 @@ def build_app(layers: Layers, used: Sequence[str] = ()) -> App:
     )
     for name, (place, sentence) in COMMANDS.items():
         app.command(place, name=name, help=None if name in used else sentence)
+    completion = "Install completion of commands and flags for bash, zsh or fish."
+    app.register_install_completion_command(help=completion, group=Group("Shell", sort_key=1))
     return app
 
 

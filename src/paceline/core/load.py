@@ -115,8 +115,9 @@ def _sentence(problem: CycloptsError) -> str:
 def _expected(hint: Any) -> str:
     """Say what a setting takes, from its type."""
     options = [option for option in get_args(hint) if option is not type(None)]
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(options)
+    choices = next((found for found in (hint, *options) if get_origin(found) is Literal), None)
+    if choices is not None:
+        return "one of " + ", ".join(get_args(choices))
     return EXPECTED.get(hint) or EXPECTED.get(options[0] if options else hint, "another value")
 
 
