@@ -48,7 +48,7 @@ def paceline(flags: list[str]) -> float:
     """Return the seconds of all intervals that Paceline recorded after the first one."""
     with tempfile.TemporaryDirectory() as folder:
         own = (
-            f"--recipe cifar10-resnet20 --valid-split 0.001 --log-every {SKIP} --run epoch --runs-dir {folder}".split()
+            f"--recipe cifar10-resnet20 --valid-split 0.001 --log-every {SKIP} --name epoch --runs-dir {folder}".split()
         )
         rarely = ["--eval-every", "9 epochs", "--save-every", "9 epochs"]
         _output_of([sys.executable, "-m", "paceline", "train", *own, *rarely, *flags])

@@ -77,7 +77,7 @@ class Lab:
             self._hosts.limit(host, f"{mbit}mbit")
         place = ("--world-size", ranks, "--init-method=tcp://10.77.0.1:29500")
         usual = (self._model, self._data, "--threads=1", "--device=cpu", f"--global-batch={ranks * self._images}",
-                 "--augment=none", f"--run={name}", f"--runs-dir={self._folder / 'runs'}")  # fmt: skip
+                 "--augment=none", f"--name={name}", f"--runs-dir={self._folder / 'runs'}")  # fmt: skip
         options = {"cwd": self._folder, "env": child_environment(OMP_NUM_THREADS="1")}
         started = [
             self._hosts.start(host, sys.executable, "-m", "paceline", command, *usual, *words, *place, "--rank",

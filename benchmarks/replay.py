@@ -25,12 +25,14 @@ def run_everything(hosts: Hosts, folder: Path, epochs: int) -> list[str]:
     """Run all configurations and return their labels; the run of a label has its number as its name."""
     labels = ["one rank", "two ranks, one host", *LINKS]
     common = [*WORDS, "--epochs", str(epochs)]
-    _run_all(hosts, folder, [[*common, "--run", "0"]])
-    _run_all(hosts, folder, [[*common, "--run", "1", "--nproc", "2", "--profile"]])
+    _run_all(hosts, folder, [[*common, "--name", "0"]])
+    _run_all(hosts, folder, [[*common, "--name", "1", "--nproc", "2", "--profile"]])
     for number, rate in enumerate(LINKS.values(), start=2):
         hosts.limit(2, rate)
         meet = ["--nnodes", "2", "--rendezvous", f"{hosts.address(1)}:{29400 + number}", "--profile"]
-        _run_all(hosts, folder, [[*common, "--run", str(number), *meet, "--node-rank", str(node)] for node in range(2)])
+        _run_all(
+            hosts, folder, [[*common, "--name", str(number), *meet, "--node-rank", str(node)] for node in range(2)]
+        )
         hosts.unlimit(2)
     return labels
 

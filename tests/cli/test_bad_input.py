@@ -149,7 +149,7 @@ def test_resume_with_bits_that_another_batch_norm_made(run, own_run):
 
 
 def test_resume_with_own_model_whose_code_has_changed(run, train, own, write, elsewhere):
-    assert train(f"--model={own}:good", "--run=own").code == 0
+    assert train(f"--model={own}:good", "--name=own").code == 0
     assert run("eval", "own").code == 0
     write("my.py", OWN.replace("nn.Linear(64, num_classes)", "nn.Linear(64, 9), nn.Linear(9, num_classes)"))
     message = f"the checkpoint is of another model: 1.weight is 10×64 in the checkpoint, but is 9×64 in {own}:good"
@@ -199,7 +199,7 @@ def test_label_out_of_range_that_shows_only_when_it_is_read(train, own, workers)
 
 
 def test_a_loss_that_is_not_finite(train, run):
-    answer = train("--lr=1e30", "--schedule=constant", "--run=nan")
+    answer = train("--lr=1e30", "--schedule=constant", "--name=nan")
     assert answer.code == 3
     assert answer.message.startswith("the loss became ")
     assert " at step " in answer.message

@@ -139,7 +139,7 @@ def test_a_bad_image_stops_packing_or_is_left_out(run, pictures):
 def test_unreadable_images_are_named_counted_and_summed_up(train, pictures):
     for number in (0, 3):
         (pictures / "train" / "cat" / f"{number}.jpeg").write_bytes(b"no image")
-    words = ("--data", f"folder:{pictures}", "--image-size=16", "--valid-split=0", "--global-batch=4", "--run=demo")
+    words = ("--data", f"folder:{pictures}", "--image-size=16", "--valid-split=0", "--global-batch=4", "--name=demo")
     refused = train(*words)
     assert refused.code == 2
     assert refused.hint.endswith("--bad-images skip")
@@ -157,7 +157,7 @@ def test_unreadable_images_are_named_counted_and_summed_up(train, pictures):
 
 
 def test_a_sound_folder_has_nothing_to_say_about_unreadable_images(train, pictures):
-    words = ("--data", f"folder:{pictures}", "--image-size=16", "--valid-split=0", "--global-batch=4", "--run=demo")
+    words = ("--data", f"folder:{pictures}", "--image-size=16", "--valid-split=0", "--global-batch=4", "--name=demo")
     assert train(*words, "--bad-images=skip").code == 0
     assert "decode" not in Path("runs/demo/001/log.txt").read_text()
 
@@ -167,6 +167,8 @@ def test_a_variable_for_training_does_not_reach_a_flag_of_another_kind(pictures,
     assert cli.run(words, {"PACELINE_KEEP": "5"}) == 0
     assert cli.run(["eval"], {"PACELINE_RUN": "demo"}) == 2
     assert capsys.readouterr().err.startswith("paceline: eval needs RUN")
+    assert cli.run(["recipes"], {"PACELINE_NAME": "demo"}) == 0
+    assert "paceline recipes NAME shows one" in capsys.readouterr().out
 
 
 def test_a_variable_reaches_every_flag_that_means_the_same(elsewhere, capsys):
@@ -185,6 +187,6 @@ def test_a_folder_is_trained_on_and_its_run_is_named_after_it(train, pictures):
 
 
 def test_a_run_does_not_change_its_augmentation_when_it_goes_on(run, train):
-    train("--augment=crop1,flip", "--run=changed")
+    train("--augment=crop1,flip", "--name=changed")
     answer = run("train", "--resume=runs/changed", "--augment=none", "--epochs=4")
     assert (answer.code, answer.message) == (2, "runs/changed/001 was trained with --augment crop1,flip, not none")

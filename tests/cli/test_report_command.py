@@ -20,7 +20,7 @@ def test_a_real_run_becomes_a_page_in_its_folder(run, own_run):
 
 
 def test_two_runs_become_one_page_under_the_names_that_they_are_given(run, train, own_run):
-    assert train("--lr=0.01", "--run=slow").code == 0
+    assert train("--lr=0.01", "--name=slow").code == 0
     answer = run("report", "demo", "slow", "--label=fast learner", "--label=slow learner", "--out=both.html")
     assert answer.code == 0
     text = Path("both.html").read_text()

@@ -50,10 +50,10 @@ def test_show_of_a_failed_run_says_with_what(run, train):
 
 
 def test_compare_shows_the_settings_that_differ_and_all_results(run, train, own_run):
-    assert train("--lr=0.01", "--run=slow", "--device=cpu").code == 0
+    assert train("--lr=0.01", "--name=slow", "--device=cpu").code == 0
     out = run("runs", "compare", "demo", "slow").out
     settings, results = out.split("\n\n")
-    assert [line.split()[0] for line in settings.splitlines()[2:]] == ["lr", "run", "runs_dir"]
+    assert [line.split()[0] for line in settings.splitlines()[2:]] == ["lr", "name", "runs_dir"]
     assert re.search(r"^lr +0.1 +0.01$", settings, re.MULTILINE)
     assert settings.splitlines()[0].split() == ["setting", "runs/demo/001", "runs/slow/001"]
     assert re.search(r"^state +FINISHED +FINISHED$", results, re.MULTILINE)

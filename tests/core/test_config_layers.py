@@ -95,7 +95,7 @@ def test_the_environment_reads_lists_and_booleans_too():
 
 def test_resolving_writes_out_what_is_derived():
     resolved = Config(model="my.py:build", data="digits", optimizer="adam").resolved()
-    assert (resolved.lr, resolved.run) == (0.001, "digits-my")
+    assert (resolved.lr, resolved.name) == (0.001, "digits-my")
     assert resolved.resolved() == resolved
 
 

@@ -80,7 +80,7 @@ def test_a_bad_type_names_the_place_and_what_was_expected(capsys, file, place, s
         ("augment", "crop4,flipp", "has no step flipp"),
         ("augment", "erase25", "erase25: 25 is not between 0 and 1"),
         ("image_size", "0", "is 0, but must be at least 1"),
-        ("run", "a/b", 'is "a/b", which is not a folder name'),
+        ("name", "a/b", 'is "a/b", which is not a folder name'),
     ],
 )
 def test_a_value_out_of_range_names_the_place(capsys, file, place, setting, text, problem):

@@ -36,7 +36,7 @@ FREE = {
     "decay_every": whole, "decay_rate": above_0, "warmup": from_0,
     "lr_scaling": st.sampled_from(["none", "linear", "sqrt"]), "reference_batch": whole,
     "device": st.sampled_from(["auto", "cpu", "cuda:1"]), "threads": st.none() | whole,
-    "run": folder | st.sampled_from(["none", "null", "1", "true", "a b"]), "runs_dir": text.map(Path),
+    "name": folder | st.sampled_from(["none", "null", "1", "true", "a b"]), "runs_dir": text.map(Path),
     "track": st.lists(st.sampled_from(CHOICES_OF_TRACK), unique=True).map(tuple), "log_every": whole,
     "eval_every": interval, "save_every": interval, "keep": whole, "save_async": st.booleans(),
     "bucket_mb": st.none() | above_0, "profile": st.booleans(),

@@ -97,13 +97,13 @@ def test_a_published_set_that_is_not_there_says_where_it_belongs(name, tmp_path,
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name, hint):
     with pytest.raises(DataError, match=f"there is no data set {name}") as caught:
-        open_data(Config(data=name, run="x"))
+        open_data(Config(data=name, name="x"))
     assert str(caught.value.hint).startswith(hint)
 
 
 def test_a_folder_without_a_path_is_refused():
     with pytest.raises(DataError, match="does not say where"):
-        open_data(Config(data="folder:", run="x"))
+        open_data(Config(data="folder:", name="x"))
 
 
 def test_a_size_is_refused_for_images_that_have_one():

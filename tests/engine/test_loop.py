@@ -54,8 +54,8 @@ def test_the_loop_computes_what_a_hand_written_loop_computes(quick):
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_a_batch_computed_in_unequal_parts_gives_the_gradient_of_the_whole(quick, parts):
-    whole = final_state(paceline.train(quick(run="whole", steps=12)).folder)["model"]
-    split = final_state(paceline.train(quick(run="split", steps=12, accumulate=parts)).folder)["model"]
+    whole = final_state(paceline.train(quick(name="whole", steps=12)).folder)["model"]
+    split = final_state(paceline.train(quick(name="split", steps=12, accumulate=parts)).folder)["model"]
     for name, tensor in whole.items():
         torch.testing.assert_close(split[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
 
@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(q
         "        return logits * float('nan') if self.steps == 17 else logits\n"
     )
     with pytest.raises(DivergedError, match=r"the loss became nan at step 17; the last good state is .*00000011\.pt"):
-        paceline.train(quick(model=f"{path}:Net", run="nan"))
+        paceline.train(quick(model=f"{path}:Net", name="nan"))
     folder = RunFolder(tmp_path / "runs" / "nan" / "001")
     assert run_state(folder) == State.FAILED
     state = load_checkpoint(Checkpoints(folder.checkpoints, keep=2).named("last"))
@@ -159,7 +159,7 @@ def test_evaluations_and_saves_can_be_counted_in_steps(quick):
 
 
 def test_one_seed_gives_one_result_and_another_seed_another(quick):
-    runs = [paceline.train(quick(run=f"run{place}", seed=seed)) for place, seed in enumerate((7, 7, 8))]
+    runs = [paceline.train(quick(name=f"run{place}", seed=seed)) for place, seed in enumerate((7, 7, 8))]
     weights = [next(iter(final_state(run.folder)["model"].values())) for run in runs]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])

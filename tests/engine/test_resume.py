@@ -29,10 +29,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES.keys())
 def test_a_run_stopped_in_mid_epoch_and_resumed_ends_with_the_same_bits(plugin, quick, monkeypatch, settings):
-    whole = paceline.train(quick(model=plugin, run="whole", **settings))
+    whole = paceline.train(quick(model=plugin, name="whole", **settings))
     steps = 11 * settings.get("accumulate", 1)
     stop_at(monkeypatch, steps + 4)
-    stopped = paceline.train(quick(model=plugin, run="stopped", **settings))
+    stopped = paceline.train(quick(model=plugin, name="stopped", **settings))
     assert stopped.state is State.STOPPED
     assert 11 < stopped.step < 22
     monkeypatch.delenv("TEST_SIGNAL_AT")
@@ -45,18 +45,18 @@ def test_a_run_stopped_in_mid_epoch_and_resumed_ends_with_the_same_bits(plugin, 
 def test_the_comparison_notices_randomness_that_a_resume_loses(plugin, quick, monkeypatch):
     """The control of the test above: a model that draws from a stream of its own is not resumed exactly."""
     model = plugin.replace("Signals", "OwnStream")
-    whole = paceline.train(quick(model=model, run="whole"))
+    whole = paceline.train(quick(model=model, name="whole"))
     stop_at(monkeypatch, 15)
-    stopped = paceline.train(quick(model=model, run="stopped"))
+    stopped = paceline.train(quick(model=model, name="stopped"))
     monkeypatch.delenv("TEST_SIGNAL_AT")
     resumed = paceline.train(resume=stopped.folder)
     assert any("/model/" in place for place in differences(final_state(whole.folder), final_state(resumed.folder)))
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(plugin, quick, tmp_path):
-    whole = paceline.train(quick(model=plugin, run="whole", save_every=Interval(4, "step")))
+    whole = paceline.train(quick(model=plugin, name="whole", save_every=Interval(4, "step")))
     command = [sys.executable, "-m", "paceline", "train", "--model", plugin, "--epochs", "2", "--threads", "1"]
-    command += ["--runs-dir", str(tmp_path / "runs"), "--run", "killed", "--save-every", "4 steps", "--track", "none"]
+    command += ["--runs-dir", str(tmp_path / "runs"), "--name", "killed", "--save-every", "4 steps", "--track", "none"]
     environ = os.environ | {"TEST_SIGNAL_AT": "15", "TEST_SIGNAL": str(int(signal.SIGKILL))}
     killed = subprocess.run(command, env=environ, capture_output=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -66,9 +66,9 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(plugin
 
 
 def test_a_run_resumed_twice_is_still_the_same(plugin, quick, monkeypatch):
-    whole = paceline.train(quick(model=plugin, run="whole"))
+    whole = paceline.train(quick(model=plugin, name="whole"))
     stop_at(monkeypatch, 3)
-    stopped = paceline.train(quick(model=plugin, run="stopped"))
+    stopped = paceline.train(quick(model=plugin, name="stopped"))
     stop_at(monkeypatch, 9)
     again = paceline.train(resume=stopped.folder)
     assert (stopped.step, again.step) == (3, 12)
@@ -78,9 +78,9 @@ def test_a_run_resumed_twice_is_still_the_same(plugin, quick, monkeypatch):
 
 
 def test_the_records_of_a_resumed_run_tell_one_story(plugin, quick, monkeypatch):
-    whole = paceline.train(quick(model=plugin, run="whole", log_every=4))
+    whole = paceline.train(quick(model=plugin, name="whole", log_every=4))
     stop_at(monkeypatch, 14)
-    stopped = paceline.train(quick(model=plugin, run="stopped", log_every=4))
+    stopped = paceline.train(quick(model=plugin, name="stopped", log_every=4))
     monkeypatch.delenv("TEST_SIGNAL_AT")
     resumed = paceline.train(resume=stopped.folder)
     stories = [_story(run.folder) for run in (whole, resumed)]

@@ -51,8 +51,8 @@ def test_torchrun_starts_the_module(elsewhere, reference):
 
 def test_bitwise_ranks_end_with_the_bits_of_one_process_whatever_threads_are_offered(start):
     words = ["--model", "cnn", "--steps", "6", "--lr", "0.02", "--track", "none", "--exact", "bitwise"]
-    finish([start("train", *words, "--run", "one", env=child_environment(OMP_NUM_THREADS="2"))])
-    text = finish([start("train", *words, "--run", "three", "--nproc", "3")])[0]
+    finish([start("train", *words, "--name", "one", env=child_environment(OMP_NUM_THREADS="2"))])
+    text = finish([start("train", *words, "--name", "three", "--nproc", "3")])[0]
     assert "the same bits at every world size from 1 to 4, with 1 thread a rank" in text
     one, three = (final_state(Path("runs") / name / "001") for name in ("one", "three"))
     assert differences(one, three) == []
@@ -112,7 +112,7 @@ def test_mpirun_variables_make_ranks(start, reference):
 
 
 def test_two_launches_at_once_do_not_meet_each_other(start):
-    finish([start("train", *SETTINGS, "--nproc", "2", "--run", name) for name in ("one", "other")])
+    finish([start("train", *SETTINGS, "--nproc", "2", "--name", name) for name in ("one", "other")])
     for name in ("one", "other"):
         folder = find_run(Path(name), Path("runs"))
         assert [json.loads(folder.rank(rank).read_text())["state"] for rank in (0, 1)] == ["FINISHED", "FINISHED"]

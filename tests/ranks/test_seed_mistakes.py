@@ -274,8 +274,8 @@ def every_rank_leads() -> AbstractContextManager[Any]:
 
 
 def test_every_rank_naming_a_run_folder_of_its_own(ranks, tmp_path):
-    honest = ranks(3).run(live, quick(tmp_path, run="honest"))
-    planted = ranks(3).run(live_with, every_rank_leads, quick(tmp_path, run="planted"))
+    honest = ranks(3).run(live, quick(tmp_path, name="honest"))
+    planted = ranks(3).run(live_with, every_rank_leads, quick(tmp_path, name="planted"))
     assert len({result["folder"] for result in honest}) == len(list(tmp_path.glob("runs/honest/*"))) == 1
     assert len({result["folder"] for result in planted}) == len(list(tmp_path.glob("runs/planted/*"))) == 3
 

@@ -32,7 +32,7 @@ time.sleep(600)
 @pytest.fixture
 def folder(tmp_path) -> RunFolder:
     """Return a run that was started and has written nothing yet."""
-    config = Config(run="a", runs_dir=tmp_path)
+    config = Config(name="a", runs_dir=tmp_path)
     folder = create_run(config)
     write_config(config.resolved(), folder.config)
     return folder
@@ -132,9 +132,9 @@ def test_a_folder_that_is_no_run_has_no_summary(tmp_path):
 
 
 def test_runs_are_listed_by_start_and_those_that_cannot_be_read_are_left_out(tmp_path):
-    folders = [create_run(Config(run=name, runs_dir=tmp_path)) for name in ("b", "a", "c")]
+    folders = [create_run(Config(name=name, runs_dir=tmp_path)) for name in ("b", "a", "c")]
     for number, folder in enumerate(folders):
-        write_config(Config(run=folder.path.parent.name), folder.config)
+        write_config(Config(name=folder.path.parent.name), folder.config)
         folder.environment.write_text(json.dumps([{"time": 100.0 + number}, {"time": 0.0}]))
     assert [run.folder.name for run in list_runs(tmp_path)] == ["b/001", "a/001", "c/001"]
     folders[1].config.write_text("nonsense")

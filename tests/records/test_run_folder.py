@@ -16,7 +16,7 @@ def make_many(runs_dir, number, barrier, names):
     """Make run folders at the same moments as the other process."""
     for _ in range(number):
         barrier.wait(60)
-        names.put(create_run(Config(run="race", runs_dir=runs_dir)).path.name)
+        names.put(create_run(Config(name="race", runs_dir=runs_dir)).path.name)
 
 
 def test_runs_that_start_at_the_same_moment_get_different_folders(tmp_path):
@@ -36,7 +36,7 @@ def make(tmp_path):
     """Return a function that makes a run in tmp_path/runs."""
 
     def make_run(name, number=None):
-        folder = create_run(Config(run=name, runs_dir=tmp_path / "runs"))
+        folder = create_run(Config(name=name, runs_dir=tmp_path / "runs"))
         if number is not None:
             folder = RunFolder(folder.path.rename(folder.path.with_name(number)))
         folder.config.write_text("")
@@ -53,7 +53,7 @@ def test_numbers_go_on_after_the_highest(make):
 
 
 def test_a_new_folder_has_its_inner_folders_and_is_no_run_before_it_has_settings(tmp_path):
-    folder = create_run(Config(run="a", runs_dir=tmp_path))
+    folder = create_run(Config(name="a", runs_dir=tmp_path))
     assert sorted(path.name for path in folder.path.iterdir()) == ["checkpoints", "ranks"]
     assert not folder.is_run
     folder.config.write_text("")
@@ -95,6 +95,6 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 def test_a_file_in_place_of_the_runs_folder_is_explained(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(RunError, match=r"^cannot make a run folder in .*/runs/a: Not a directory$") as caught:
-        create_run(Config(run="a", runs_dir=tmp_path / "runs"))
+        create_run(Config(name="a", runs_dir=tmp_path / "runs"))
     assert caught.value.hint == "choose another place with --runs-dir"
     assert list_runs_below(tmp_path / "runs") == []

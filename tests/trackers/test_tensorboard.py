@@ -72,7 +72,7 @@ def test_without_the_tracker_there_are_no_files(finished_run):
 def test_after_a_kill_and_a_resume_no_step_is_missing_stale_or_double(
     start, killed_model, elsewhere, one_thread, wait_until
 ):
-    words = ["train", f"--model={killed_model}", "--epochs=2", "--log-every=4", "--threads=1", "--run=killed"]
+    words = ["train", f"--model={killed_model}", "--epochs=2", "--log-every=4", "--threads=1", "--name=killed"]
     process = start(*words, env=child_environment(TEST_KILL_AT="19"))
     process.communicate(timeout=LONGEST)
     assert process.returncode == -signal.SIGKILL
@@ -83,6 +83,6 @@ def test_after_a_kill_and_a_resume_no_step_is_missing_stale_or_double(
     result = paceline.train(resume=folder.path)
     assert [step for step, _ in points(read_back(folder), "loss/train")] == [4, 8, 11, 12, 16, 20, 22]
     check_points(folder)
-    whole = paceline.train(paceline.Config(model=killed_model, epochs=2, log_every=4, threads=1, run="whole"))
+    whole = paceline.train(paceline.Config(model=killed_model, epochs=2, log_every=4, threads=1, name="whole"))
     assert (result.test, result.best) == (whole.test, whole.best)
     assert points(read_back(folder), "loss/train") == points(read_back(RunFolder(whole.folder)), "loss/train")

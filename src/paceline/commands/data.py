@@ -110,7 +110,7 @@ def pack(
     from paceline.data.pack import PackOptions
     from paceline.data.pack import pack as write_pack
 
-    data = open_data(Config(data=source, data_dir=data_dir, bad_images=bad_images, augment="none", run="pack"))
+    data = open_data(Config(data=source, data_dir=data_dir, bad_images=bad_images, augment="none", name="pack"))
     with progress_on(sys.stdout, count) as tell:
         options = PackOptions(size=size, keep=keep, bad_images=bad_images)
         packed = write_pack(data, out, options, lambda done, total: tell(out.name, done, total))

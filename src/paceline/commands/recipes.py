@@ -5,7 +5,7 @@ from paceline.core.recipes import find_recipe, list_recipes
 from paceline.report.tables import table
 
 
-def recipes_command(name: str | None = None) -> int:
+def recipes_command(name: str | None = None, /) -> int:
     """List the recipes for `paceline train --recipe NAME`, or show the settings of one and what it reaches.
 
     Parameters

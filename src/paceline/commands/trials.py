@@ -106,7 +106,7 @@ class Bench:
         return replace(
             self.config,
             runs_dir=self.folder,
-            run=trial.name,
+            name=trial.name,
             track=(),
             patience=None,
             keep=steps + 1,

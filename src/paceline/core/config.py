@@ -153,7 +153,7 @@ class Config:
     threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
     """CPU threads of each rank; OMP_NUM_THREADS, or else all cores shared evenly, when not given; bitwise takes 1."""
 
-    run: Annotated[str | None, Parameter(group=WATCH)] = None
+    name: Annotated[str | None, Parameter(alias="--run", group=WATCH)] = None
     """Name of the run; DATA-MODEL when not given. Each start gets a numbered folder under it."""
     runs_dir: Annotated[Path, Parameter(group=WATCH)] = Path("runs")
     """Folder for all runs."""
@@ -200,14 +200,14 @@ class Config:
     @property
     def run_name(self) -> str:
         """The folder under runs_dir that the run belongs to."""
-        if self.run is not None:
-            return self.run
+        if self.name is not None:
+            return self.name
         return f"{_stem(self.data)}-{_stem(self.model)}"
 
     def resolved(self) -> "Config":
         """Return the same settings with every derived default written out."""
         batch_norm = self.batch_norm if self.fixed_shards is None else "ghost"
-        derived = {"lr": self.base_lr, "augment": self.augment_policy, "run": self.run_name, "batch_norm": batch_norm}
+        derived = {"lr": self.base_lr, "augment": self.augment_policy, "name": self.run_name, "batch_norm": batch_norm}
         return dataclasses.replace(self, shards=self.fixed_shards or self.shards, **derived)
 
     def as_dict(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 
 CHANGEABLE = frozenset({
     "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "check_replicas", "device",
-    "threads", "run", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
+    "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
 
@@ -287,7 +287,7 @@ def _check_choices(config: Config) -> None:
             raise SettingError("track", f'names "{tracker}"', hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]))
     name = config.run_name
     if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")):
-        raise SettingError("run", f'is "{name}", which is not a folder name', hint="use letters, digits, - and _")
+        raise SettingError("name", f'is "{name}", which is not a folder name', hint="use letters, digits, - and _")
 
 
 def _check_shards(config: Config) -> None:

@@ -14,6 +14,7 @@ from cyclopts import (
     CycloptsError,
     MissingArgumentError,
     Parameter,
+    RepeatArgumentError,
     Token,
 )
 from cyclopts import UnusedCliTokensError as UnusedError
@@ -26,6 +27,8 @@ from paceline.core.start import START_SETTINGS, Start
 
 PREFIX = "PACELINE_"
 KNOWN = (*SETTINGS, *START_SETTINGS)
+FORMER_NAMES = {"run": "name"}
+"""Settings that files and variables may still call by the name they had before."""
 EXPECTED = {
     int: "a whole number",
     float: "a number",
@@ -71,11 +74,13 @@ class Layers:
         return ConfigError(f'{place}: expected {_expected(problem.argument.hint)}, got "{problem.token.value}"')
 
     def _fill(self, by_name: Mapping[str, Argument], values: dict[str, Any], place: Callable[[str], str]) -> None:
+        _refuse_two_values(values, place)
         for key, value in values.items():
-            argument = by_name.get(key)
-            if argument is None or argument.tokens or argument.hint != self._types[key]:
+            setting = current_name(key)
+            argument = by_name.get(setting)
+            if argument is None or argument.tokens or argument.hint != self._types[setting]:
                 continue  # a flag of another type is another thing: `data pack --keep pixels`
-            self._places[key] = place(key)
+            self._places[setting] = place(key)
             for index, text in enumerate(_texts(value)):
                 argument.append(Token(keyword=place(key), value=text, source=place(key), index=index))
 
@@ -100,9 +105,27 @@ def write_config(config: Config, path: Path) -> None:
     path.write_text(tomli_w.dumps(config.as_dict()), encoding="utf-8")
 
 
+def current_name(key: str) -> str:
+    """Return the name of a setting that a file or a variable may call by a former one."""
+    return FORMER_NAMES.get(key, key)
+
+
+def _refuse_two_values(values: Mapping[str, Any], place: Callable[[str], str]) -> None:
+    """Refuse a setting that has one value under its name and another under a former one."""
+    for former, name in FORMER_NAMES.items():
+        if former in values and name in values and values[former] != values[name]:
+            raise ConfigError(
+                f'{place(name)} is "{values[name]}", but {place(former)} is "{values[former]}"',
+                hint=f"{former} is the former name of {name}: keep one of them",
+            )
+
+
 def _sentence(problem: CycloptsError) -> str:
     """Say what is wrong with the words of the command line."""
     command = " ".join(problem.command_chain or ["paceline"])
+    for former, name in FORMER_NAMES.items():
+        if isinstance(problem, RepeatArgumentError) and problem.token.keyword in {flag(former), flag(name)}:
+            return f"{flag(name)} and {flag(former)} are one setting, which is given twice"
     if isinstance(problem, UnusedError) and problem.unused_tokens:
         return f'{command} does not take "{problem.unused_tokens[0]}"'
     if isinstance(problem, MissingArgumentError) and problem.argument is not None:
@@ -125,7 +148,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that PACELINE_… variables hold; a misspelt one is an error, not ignored."""
     values = {key.removeprefix(PREFIX).lower(): value for key, value in environ.items() if key.startswith(PREFIX)}
     for key in values:
-        if key not in KNOWN:
+        if current_name(key) not in KNOWN:
             known = [PREFIX + name.upper() for name in KNOWN]
             raise ConfigError(f"{PREFIX}{key.upper()} is not a setting", hint=_short_hint(PREFIX + key.upper(), known))
     return values
@@ -140,16 +163,17 @@ def _from_file(file: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{file} is not valid TOML: {cause}") from cause
     for key, value in values.items():
-        if key.replace("-", "_") not in KNOWN:
+        if current_name(key.replace("-", "_")) not in KNOWN:
             raise ConfigError(f"{file}: {key} is not a setting", hint=_short_hint(key, KNOWN))
         if isinstance(value, dict):
             raise ConfigError(f"{file}: [{key}] is a table, but settings are flat", hint=f"write {key} = …")
     settings = {key.replace("-", "_"): value for key, value in values.items()}
     hints = get_type_hints(Config) | get_type_hints(Start)
     for key, value in settings.items():
-        if isinstance(value, list) and get_origin(hints[key]) is not tuple:
+        hint = hints[current_name(key)]
+        if isinstance(value, list) and get_origin(hint) is not tuple:
             got = ", ".join(map(str, value))
-            raise ConfigError(f'{file}: {key}: expected {_expected(hints[key])}, got "{got}"')
+            raise ConfigError(f'{file}: {key}: expected {_expected(hint)}, got "{got}"')
     return settings
 
 

@@ -18,7 +18,7 @@ NODES = re.compile(r"(\d+)(?::(\d+))?")
 class Start:
     """What the user said about processes and nodes; all of it may be left to torchrun, Slurm or mpirun."""
 
-    nproc: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
+    nproc: Annotated[MaybeWhole, Parameter(alias="--nproc-per-node", group=RANKS)] = None
     """Ranks to start on this node (threads with --mode dp on a CPU)."""
     nnodes: Annotated[str, Parameter(group=RANKS)] = "1"
     """Nodes that take part, each with this command: 2, or 1:4 for as many as there are."""

@@ -108,7 +108,7 @@ def prepare(config: Config, start: Start, contender: Contender, *, threads: int 
         mode=contender.mode,
         global_batch=contender.global_batch,
         threads=process_threads,
-        run=contender.folder_name,
+        name=contender.folder_name,
         track=(),
         profile=config.profile and contender.mode == "ddp",
         eval_every=NEVER,

@@ -12,7 +12,7 @@ from paceline.report.figures import Table
 from paceline.report.page import Facts, Section
 from paceline.report.seconds import ms
 
-OWN_BUSINESS = frozenset({"run", "runs_dir", "profile", "track", "log_every"})
+OWN_BUSINESS = frozenset({"name", "runs_dir", "profile", "track", "log_every"})
 """Settings that are about what a run leaves behind."""
 SHOWN_FACTS = ("host", "device", "cores", "python", "git", "told_by", "world_size", "mode")
 

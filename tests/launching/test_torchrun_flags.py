@@ -1,0 +1,57 @@
+"""Flags that torchrun and torch.distributed.launch pass on to the command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.distributed import launch, run
+
+from paceline import cli
+from paceline.commands.words import settings_files
+from paceline.core.load import Layers
+from paceline.records.folder import RunFolder
+from paceline.records.reader import read_environments
+from tests.conftest import LONGEST, child_environment
+from tests.launching.conftest import SETTINGS
+
+AMBIGUOUS = {"--run", "--nproc"}
+"""Flags that torchrun may take for an abbreviation of its own: --run-path or --run_path, --nproc-per-node or …"""
+
+
+def names_by_argument(command: str) -> list[set[str]]:
+    app = cli.build_app(Layers({}, settings_files), used=[command])
+    arguments = app[command].assemble_argument_collection()
+    found = [{*argument.names, *argument.negatives} for argument in arguments]
+    return [{name for name in names if name.startswith("-")} for names in found]
+
+
+def reaches_the_script(flag: str, parse) -> bool:
+    for words in ([flag], [flag, "1"], [f"{flag}=1"]):
+        try:
+            parsed = parse(["--standalone", "--nproc-per-node=2", "-m", "paceline", "train", *words])
+        except SystemExit:
+            return False
+        assert (parsed.training_script, parsed.training_script_args) == ("paceline", ["train", *words])
+    return True
+
+
+@pytest.mark.parametrize("parse", [run.parse_args, launch.parse_args], ids=["torchrun", "torch.distributed.launch"])
+@pytest.mark.parametrize("command", ["train", "profile", "doctor"])
+def test_every_setting_has_a_flag_that_reaches_the_script(command, parse):
+    arguments = names_by_argument(command)
+    assert len(arguments) > 10
+    lost: set[str] = set()
+    for names in arguments:
+        reaching = {name for name in names if reaches_the_script(name, parse)}
+        assert reaching or not names, f"{names} never reach {command}"
+        lost |= names - reaching
+    assert lost <= AMBIGUOUS
+
+
+def test_torchrun_starts_a_run_with_a_name(elsewhere):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "paceline"]
+    words = [*SETTINGS, "--name", "x", "--nproc-per-node", "2"]
+    subprocess.run([*command, "train", *words], env=child_environment(), check=True, timeout=LONGEST)
+    (environment,) = read_environments(RunFolder(Path("runs/x/001")))
+    assert (environment["world_size"], environment["told_by"]) == (2, "torchrun")
