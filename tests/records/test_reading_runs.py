@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from cyclopts import App
 
 from paceline.core.config import Config
 from paceline.core.errors import RunError
@@ -141,3 +142,19 @@ def test_runs_are_listed_by_start_and_those_that_cannot_be_read_are_left_out(tmp
     (tmp_path / "file").write_text("")
     assert [run.folder.name for run in list_runs(tmp_path)] == ["b/001", "c/001"]
     assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_listing_runs_builds_no_command_line_for_each(tmp_path, monkeypatch):
+    """To build one takes thirty times as long as to read the file."""
+    for number in range(20):
+        config = Config(name=f"r{number}", runs_dir=tmp_path)
+        write_config(config.resolved(), create_run(config).config)
+    built = []
+
+    def build(*args, **kwargs):
+        built.append(args)
+        return App(*args, **kwargs)
+
+    monkeypatch.setattr("paceline.core.load.App", build)
+    assert len(list_runs(tmp_path)) == 20
+    assert len(built) <= 1

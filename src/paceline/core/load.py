@@ -1,7 +1,9 @@
 """From text to Config: defaults < TOML file < environment < flags, with errors that name file and key."""
 
+import copy
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -53,14 +55,27 @@ class Layers:
         self._environ = environ
         self._find_files = find_files
         self._places: dict[str, str] = {}
-        self._types = get_type_hints(Config) | get_type_hints(Start)
 
     def __call__(self, _app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Fill in what the flags left open."""
-        by_name = {argument.name.removeprefix("--").replace("-", "_"): argument for argument in arguments}
-        self._fill(by_name, _from_environment(self._environ), lambda key: PREFIX + key.upper())
-        for file in self._find_files(by_name):
-            self._fill(by_name, _from_file(file), lambda key, file=file: f"{file}: {key}")
+        by_name = _by_setting(arguments)
+        for key, value, place in self._values(by_name):
+            argument = by_name.get(key)
+            if argument is None or argument.tokens or argument.hint != _types()[key]:
+                continue  # a flag of another type is another thing: `data pack --keep pixels`
+            self._places[key] = place
+            _fill(argument, value, place)
+
+    def read(self) -> Config:
+        """Return the settings without any flags."""
+        found: dict[str, Any] = {}
+        for key, value, place in self._values({}):
+            if key in SETTINGS and key not in found:
+                found[key], self._places[key] = value, place
+        try:
+            return Config(**{key: _converted(key, found[key], self._places[key]) for key in SETTINGS if key in found})
+        except (CycloptsError, SettingError) as problem:
+            raise self.explain(problem) from problem
 
     def explain(self, problem: CycloptsError | SettingError) -> ConfigError:
         """Say what is wrong, and where it stands."""
@@ -73,31 +88,16 @@ class Layers:
         place = self._places.get(setting, flag(setting))
         return ConfigError(f'{place}: expected {_expected(problem.argument.hint)}, got "{problem.token.value}"')
 
-    def _fill(self, by_name: Mapping[str, Argument], values: dict[str, Any], place: Callable[[str], str]) -> None:
-        _refuse_two_values(values, place)
-        for key, value in values.items():
-            setting = current_name(key)
-            argument = by_name.get(setting)
-            if argument is None or argument.tokens or argument.hint != self._types[setting]:
-                continue  # a flag of another type is another thing: `data pack --keep pixels`
-            self._places[setting] = place(key)
-            for index, text in enumerate(_texts(value)):
-                argument.append(Token(keyword=place(key), value=text, source=place(key), index=index))
+    def _values(self, arguments: Mapping[str, Argument]) -> Iterator[tuple[str, Any, str]]:
+        """Yield every setting that the environment or a file holds, with its place, the one that wins first."""
+        yield from _placed(_from_environment(self._environ), lambda key: PREFIX + key.upper())
+        for file in self._find_files(arguments):
+            yield from _placed(_from_file(file), lambda key, file=file: f"{file}: {key}")
 
 
 def load_config(*files: Path, environ: Mapping[str, str] | None = None) -> Config:
     """Read settings from files (earlier ones win) and, above them, from an environment."""
-    layers = Layers(environ or {}, lambda _arguments: files)
-    app = App(config=layers)
-
-    @app.default
-    def settings(config: Settings = Config()) -> Config:  # noqa: B008 - frozen
-        return config
-
-    try:
-        return app([], exit_on_error=False, print_error=False, result_action="return_value")
-    except (CycloptsError, SettingError) as problem:
-        raise layers.explain(problem) from problem
+    return Layers(environ or {}, lambda _arguments: files).read()
 
 
 def write_config(config: Config, path: Path) -> None:
@@ -118,6 +118,57 @@ def _refuse_two_values(values: Mapping[str, Any], place: Callable[[str], str]) -
                 f'{place(name)} is "{values[name]}", but {place(former)} is "{values[former]}"',
                 hint=f"{former} is the former name of {name}: keep one of them",
             )
+
+
+def _placed(values: Mapping[str, Any], place: Callable[[str], str]) -> Iterator[tuple[str, Any, str]]:
+    """Yield settings under their current names, each with its place."""
+    _refuse_two_values(values, place)
+    for key, value in values.items():
+        yield current_name(key), value, place(key)
+
+
+def _converted(setting: str, value: Any, place: str) -> Any:
+    """Return what a setting holds when a file has `value`: a ready value as it is, any other as its flag reads it."""
+    if type(value) in _ready(setting) or value in _ready(setting):
+        return value
+    argument = copy.copy(_arguments()[setting])
+    argument.tokens = []
+    _fill(argument, value, place)
+    return argument.convert_and_validate()
+
+
+def _fill(argument: Argument, value: Any, place: str) -> None:
+    for index, text in enumerate(_texts(value)):
+        argument.append(Token(keyword=place, value=text, source=place, index=index))
+
+
+@cache
+def _arguments() -> dict[str, Argument]:
+    """Return how the command line reads each setting; building this takes longer than reading many files."""
+    app = App()
+
+    @app.default
+    def settings(config: Settings = Config()) -> None:  # noqa: B008 - frozen
+        del config
+
+    return _by_setting(app.assemble_argument_collection())
+
+
+def _by_setting(arguments: ArgumentCollection) -> dict[str, Argument]:
+    return {argument.name.removeprefix("--").replace("-", "_"): argument for argument in arguments}
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Return the type of every setting."""
+    return get_type_hints(Config) | get_type_hints(Start)
+
+
+@cache
+def _ready(setting: str) -> tuple[Any, ...]:
+    """Return the types, or the choices, whose TOML values are what the flag would make of their text."""
+    hint = _types()[setting]
+    return () if get_origin(hint) is tuple else get_args(hint) or (hint,)
 
 
 def _sentence(problem: CycloptsError) -> str:
@@ -168,9 +219,8 @@ def _from_file(file: Path) -> dict[str, Any]:
         if isinstance(value, dict):
             raise ConfigError(f"{file}: [{key}] is a table, but settings are flat", hint=f"write {key} = …")
     settings = {key.replace("-", "_"): value for key, value in values.items()}
-    hints = get_type_hints(Config) | get_type_hints(Start)
     for key, value in settings.items():
-        hint = hints[current_name(key)]
+        hint = _types()[current_name(key)]
         if isinstance(value, list) and get_origin(hint) is not tuple:
             got = ", ".join(map(str, value))
             raise ConfigError(f'{file}: {key}: expected {_expected(hint)}, got "{got}"')
