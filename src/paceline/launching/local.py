@@ -43,7 +43,7 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
             # once, that store spares them a port that another program may take before they do.
             ours["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         agent = agent_for(place.stdout)
-        agent.begin(plan.torchrun_words(words), dict(environ) | ours)
+        agent.begin(plan.torchrun_words(words, folder), dict(environ) | ours)
         watch = _Watch(agent.process, folder, max_restarts=plan.max_restarts)
         code = watch.wait()
         return conclude(code, read_reports(folder), agent.said(), stopped_by=watch.first_signal)

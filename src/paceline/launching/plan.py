@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -29,10 +30,10 @@ class LaunchPlan:
     threads: int
     """CPU threads of each rank."""
 
-    def torchrun_words(self, words: Sequence[str]) -> list[str]:
-        """Return the words for torchrun whose ranks run `paceline` with these."""
+    def torchrun_words(self, words: Sequence[str], log_dir: Path) -> list[str]:
+        """Return the words for torchrun whose ranks run `paceline` with these; its log folders go below `log_dir`."""
         ranks = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
-        return [*ranks, *self._meeting(), "-m", "paceline", *words]
+        return [*ranks, f"--log-dir={log_dir}", *self._meeting(), "-m", "paceline", *words]
 
     def _meeting(self) -> list[str]:
         if self.rendezvous is None:
