@@ -28,7 +28,7 @@ demo: $(READY)  ## train on the embedded digits with one rank and with two, eval
 	$(VENV)/bin/paceline report demo-2-ranks
 
 test: $(READY)  ## run the tests
-	$(PYTHON) -m pytest --numprocesses 2 --dist loadfile -m "not lab or quick"
+	$(PYTHON) -m pytest --numprocesses 2 -m "not lab or quick"
 
 lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root
 	$(PYTHON) -m pytest -m lab tests/lab

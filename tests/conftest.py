@@ -1,5 +1,6 @@
 """What all tests share: one thread, an environment without settings, and tiny runs in a folder of their own."""
 
+import faulthandler
 import os
 import secrets
 import subprocess
@@ -24,9 +25,21 @@ FOREIGN = ("PACELINE_", "WANDB_", "SLURM_")
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def pytest_configure():
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
     """Draw the seed of the campaign's sample once, before workers of xdist are started."""
     os.environ.setdefault("CAMPAIGN_SEED", str(secrets.randbelow(10**6)))
+    config.stash[STDERR] = os.dup(2)  # no output is captured yet
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Limit the teardown of a failed test too: pytest and pytest-timeout both drop their limits at a failure."""
+    seconds = item.config.getini("faulthandler_timeout")
+    faulthandler.dump_traceback_later(float(seconds), exit=True, file=item.config.stash[STDERR])
+    return (yield)  # pytest cancels it with its own
 
 
 def pytest_report_header():

@@ -1,0 +1,115 @@
+"""The suite itself: a test that crashes or hangs is one failure, the other tests run, and the run ends."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LONGEST = 200
+"""Seconds after which a run that has not ended never will."""
+HOOKS = "from tests.conftest import pytest_configure, pytest_runtest_teardown\n"
+QUIET = "import pytest\n@pytest.mark.parametrize('number', range(4))\ndef test_quiet(number): pass\n"
+CRASH = """
+import os, signal
+def test_before(): pass
+def test_crash(): os.kill(os.getpid(), signal.SIGILL)
+def test_after(): pass
+"""
+HANG = """
+import threading
+def test_before(): pass
+def test_hang(): threading.Event().wait()
+def test_after(): pass
+"""
+# Locks a mutex twice and holds the interpreter's lock meanwhile: no signal handler and no other thread gets to run.
+NATIVE_HANG = """
+import ctypes
+def test_before(): pass
+def test_hang():
+    mutex = ctypes.create_string_buffer(256)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+def test_after(): pass
+"""
+TEARDOWN_HANG = """
+import pytest, threading
+@pytest.fixture
+def stuck():
+    yield
+    threading.Event().wait()
+def test_before(): pass
+def test_hang(stuck): raise AssertionError
+def test_after(): pass
+"""
+
+
+def write_suite(folder: Path, modules: dict[str, str]) -> None:
+    """Write test modules, and four that always pass, with the settings and hooks of our own suite."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    tests = folder / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text(HOOKS)
+    for name, text in ({f"quiet_{number}": QUIET for number in range(4)} | modules).items():
+        (tests / f"test_{name}.py").write_text(text)
+
+
+@pytest.fixture
+def run_suite(tmp_path):
+    """Return a function that runs a suite of its own as `make test` does, and returns its exit code and its output."""
+    started = []
+
+    def run(*options: str, **modules: str) -> tuple[int, str]:
+        write_suite(tmp_path, modules)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "2", *options]
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+        environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST")}
+        both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(command, cwd=tmp_path, env=environ, start_new_session=True, **both)
+        started.append(process)
+        output, _ = process.communicate(timeout=LONGEST)
+        return process.returncode, output
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(LONGEST)
+
+
+def outcome(output: str) -> tuple[list[str], str]:
+    """Return the tests that failed, and the last line without the time."""
+    failed = re.findall(r"^(?:FAILED|ERROR) tests/(\S+)", output, re.MULTILINE)
+    (last,) = re.findall(r"^=+ (.*) in .* =+$", output, re.MULTILINE)
+    return sorted(failed), last
+
+
+def test_a_test_that_kills_its_worker_is_one_failure(run_suite):
+    code, output = run_suite(crash=CRASH, other_crash=CRASH)
+    crashed = ["test_crash.py::test_crash", "test_other_crash.py::test_crash"]
+    assert (code, outcome(output)) == (1, (crashed, "2 failed, 20 passed")), output
+
+
+def test_a_test_that_hangs_is_one_failure(run_suite):
+    code, output = run_suite("-otimeout=4", "-ofaulthandler_timeout=8", hang=HANG, native_hang=NATIVE_HANG)
+    hung = ["test_hang.py::test_hang", "test_native_hang.py::test_hang"]
+    assert (code, outcome(output)) == (1, (hung, "2 failed, 20 passed")), output
+
+
+def test_a_teardown_that_hangs_after_a_failure_ends(run_suite):
+    code, output = run_suite("-otimeout=4", "-ofaulthandler_timeout=8", hang=TEARDOWN_HANG)
+    failed, last = outcome(output)
+    assert (code, set(failed)) == (1, {"test_hang.py::test_hang"}), output
+    assert last.endswith("18 passed"), output
+
+
+def test_a_module_whose_import_kills_the_worker_ends_the_run(run_suite):
+    code, output = run_suite("--max-worker-restart=1", crash="import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
+    assert code != 0, output
+    assert "maximum crashed workers reached" in output, output
