@@ -132,7 +132,7 @@ class Ranks:
             for number, rank in enumerate(ranks):
                 job = Job(function=function, args=args, rank=number, world_size=self.world_size, store=store)
                 rank.connection.send_bytes(pickle.dumps(job))
-            answers = self.collect([rank.connection for rank in ranks])
+            answers = self.collect(ranks)
         except BaseException:
             self.pool.kill()
             raise
@@ -147,10 +147,14 @@ class Ranks:
         A survivor that hangs, as one may whose collective never ends, is replaced too.
         """
         ranks, store = self.pool.first(self.world_size), self.pool.new_store()
-        for number, rank in enumerate(ranks):
-            job = Job(function=function, args=args, rank=number, world_size=self.world_size, store=store)
-            rank.connection.send_bytes(pickle.dumps(job))
-        ended = ranks[victim].process.wait(self.pool.hang_seconds)
+        try:
+            for number, rank in enumerate(ranks):
+                job = Job(function=function, args=args, rank=number, world_size=self.world_size, store=store)
+                rank.connection.send_bytes(pickle.dumps(job))
+            ended = ranks[victim].process.wait(self.pool.hang_seconds)
+        except BaseException:  # no rank that still works on this may meet the next test
+            self.pool.kill()
+            raise
         self.pool.replace(ranks[victim])
         for rank in ranks:
             if rank is not ranks[victim]:
@@ -161,8 +165,9 @@ class Ranks:
         if ended != -signal.SIGKILL:
             raise RuntimeError(f"rank {victim} was to be killed, but ended with {ended}")
 
-    def collect(self, connections: list[Connection]) -> dict[int, Any]:
+    def collect(self, ranks: list[Rank]) -> dict[int, Any]:
         """Return the answers by rank. After a failure the others have a moment left: they may wait for the failed."""
+        connections = [rank.connection for rank in ranks]
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + self.pool.hang_seconds
         while len(answers) < len(connections):
@@ -177,7 +182,7 @@ class Ranks:
             for connection in ready:
                 assert isinstance(connection, Connection)
                 rank = connections.index(connection)
-                answers[rank] = receive(connection, rank)
+                answers[rank] = receive(ranks[rank], rank)
                 if isinstance(answers[rank], Failure) and not failed:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         return answers
@@ -189,12 +194,14 @@ class Ranks:
         raise failure.error from RemoteTraceback(f"\n\non rank {rank} of {self.world_size}:\n{failure.trace}")
 
 
-def receive(connection: Connection, rank: int) -> Any:
+def receive(rank: Rank, number: int) -> Any:
     """Return a rank's answer; a rank that died is an error here."""
     try:
-        return pickle.loads(connection.recv_bytes())
-    except EOFError:
-        raise RuntimeError(f"rank {rank} died") from None
+        return pickle.loads(rank.connection.recv_bytes())
+    except (EOFError, ConnectionResetError):
+        code = rank.process.wait(GRACE_SECONDS)
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        raise RuntimeError(f"rank {number} {how}") from None
 
 
 def serve(connection: Connection) -> None:

@@ -37,9 +37,9 @@ def fail_strangely(team):
     raise LocalError("cannot be pickled")
 
 
-def die(team):
+def die(team, number=signal.SIGKILL):
     if team.world.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
     dist.barrier()
 
 
@@ -87,10 +87,15 @@ def test_hanging_ranks_are_replaced_and_dead_ones_are_named():
         with pytest.raises(RanksHang, match=r"no answer from ranks \[0\] in 0.2 s"):
             pool.of(1).run(hang)
         assert pool.living == []
-        pool.hang_seconds = 60
-        with pytest.raises(RuntimeError, match="rank 1 died"):
-            pool.of(2).run(die)
+        with pytest.raises(subprocess.TimeoutExpired):
+            pool.of(1).run_until_death(0, hang)
         assert pool.living == []
+        pool.hang_seconds = 60
+        for number in (signal.SIGKILL, signal.SIGILL):
+            with pytest.raises(RuntimeError, match=f"rank 1 was ended by {number.name}"):
+                pool.of(2).run(die, number)
+            assert pool.living == []
+        assert len(pool.of(2).run(who)) == 2
 
 
 HOLDER = """
