@@ -35,6 +35,8 @@ COMMANDS = {
     "runs": ("paceline.commands.runs:app", "List the runs there are; show one; compare two."),
 }
 
+LOCAL_RANK = ("--local-rank", "--local_rank")
+
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
@@ -46,6 +48,7 @@ def main() -> None:
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit code; every known problem becomes a message on stderr."""
     layers = Layers(environ, settings_files)
+    words = command_first(words)
     try:
         app = build_app(layers, used=words[:1])
         return app(list(words), exit_on_error=False, print_error=False, result_action="return_value") or 0
@@ -54,6 +57,14 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return ExitCode.FINISHED
     except Exception as problem:  # noqa: BLE001 - raised again unless someone explains it
         return _report(_explained(problem, layers), environ)
+
+
+def command_first(words: Sequence[str]) -> list[str]:
+    """Return the words with --local-rank after the command; torch.distributed.launch puts it before."""
+    length = 0
+    if words[:1] and words[0].partition("=")[0] in LOCAL_RANK:
+        length = 1 if "=" in words[0] else 2
+    return [*words[length : length + 1], *words[:length], *words[length + 1 :]]
 
 
 def build_app(layers: Layers, used: Sequence[str] = ()) -> App:

@@ -34,6 +34,8 @@ class Start:
     """Rank of this process, when every rank is started by hand."""
     world_size: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
     """Number of ranks, when every rank is started by hand."""
+    local_rank: Annotated[MaybeWhole, Parameter(alias="--local_rank", group=RANKS)] = None
+    """Rank of this process among those of its node, which decides its GPU; torch.distributed.launch passes it."""
     init_method: Annotated[str, Parameter(group=RANKS)] = "env://"
     """Where ranks started by hand meet: tcp://HOST:PORT, file:///shared/path, or env:// (MASTER_ADDR, MASTER_PORT)."""
     devices: Annotated[Numbers, Parameter(group=RANKS)] = ()
@@ -46,8 +48,10 @@ class Start:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(name, f"is {value}, but must be at least 1")
-        if self.max_requeues < 0:
-            raise SettingError("max_requeues", f"is {self.max_requeues}, but must be at least 0")
+        for name in ("max_requeues", "local_rank"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise SettingError(name, f"is {value}, but must be at least 0")
         if not 0 < self.timeout < 10**6:
             raise SettingError("timeout", f"is {self.timeout}, but must be a number of seconds above 0")
         _check_nodes(self)

@@ -16,6 +16,8 @@ DERIVED_PORTS = range(20_000, 30_000)
 
 def detect_world(environ: Environ, start: Start) -> World:
     """Return the world that flags, torchrun, mpirun or Slurm describe, or a world of one."""
+    if start.local_rank is not None:
+        environ = {**environ, "LOCAL_RANK": str(start.local_rank)}
     if start.by_hand:
         return _from_flags(start, environ)
     for is_there, read in SOURCES:
