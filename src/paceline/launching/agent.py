@@ -13,6 +13,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
+from paceline.core.limits import raise_open_files
+
 PR_SET_PDEATHSIG = 1
 FLAGS = ("--nproc", "--nnodes")
 
@@ -22,6 +24,7 @@ class Agent:
 
     def __init__(self, *, stdout: int | None = None) -> None:
         """Start it; `stdout` is a file for what its ranks print, None for the one they inherit."""
+        raise_open_files()  # torchrun holds a connection to every rank of every node, and its ranks inherit the limit
         reading, self._words = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
@@ -33,6 +36,10 @@ class Agent:
                 pass_fds=[reading],
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on once
             )
+        except OSError:
+            os.close(self._words)
+            self._log.close()
+            raise
         finally:
             os.close(reading)
 
@@ -61,7 +68,8 @@ _ahead: list[Agent] = []
 def started_ahead(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[None]:
     """Start the agent of a command that looks as if it will start ranks; one that was not needed ends with it."""
     if "train" in words[:1] and any(word.startswith(FLAGS) for word in words) and "RANK" not in environ:
-        _ahead.append(Agent())
+        with contextlib.suppress(OSError):  # too few open files: the command says so once it knows the world size
+            _ahead.append(Agent())
     try:
         yield
     finally:

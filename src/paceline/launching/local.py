@@ -16,6 +16,7 @@ from types import FrameType
 import psutil
 
 from paceline.core.errors import ExitCode, RanksError
+from paceline.core.limits import need_open_files
 from paceline.launching.agent import agent_for, stop_with_parent
 from paceline.launching.echo import place_to_print
 from paceline.launching.plan import LaunchPlan
@@ -29,6 +30,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Start the ranks of this node, wait for them, and return the exit code that tells how they ended."""
+    need_open_files(plan.world_size)
     wait_for_meeting(plan)
     with tempfile.TemporaryDirectory(prefix="paceline-") as name, place_to_print() as place:
         folder = Path(name)

@@ -30,6 +30,11 @@ class LaunchPlan:
     threads: int
     """CPU threads of each rank."""
 
+    @property
+    def world_size(self) -> int:
+        """The most ranks that there may be, on all nodes together."""
+        return self.nproc * int(self.nnodes.rpartition(":")[2])
+
     def torchrun_words(self, words: Sequence[str], log_dir: Path) -> list[str]:
         """Return the words for torchrun whose ranks run `paceline` with these; its log folders go below `log_dir`."""
         ranks = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]

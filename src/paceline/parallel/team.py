@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.core.errors import ConfigError, LostRankError, RanksError
+from paceline.core.limits import need_open_files
 from paceline.core.world import World
 from paceline.parallel.device import cores
 from paceline.parallel.lost import is_lost, peer_of
@@ -121,6 +122,7 @@ def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Itera
     backend = "nccl" if device.type == "cuda" else "gloo"
     if not dist.is_available() or not dist.is_backend_available(backend):
         raise ConfigError(f"this torch has no {backend} backend", hint="install a torch that has, or use --device cpu")
+    need_open_files(world.size)
     limit = timedelta(seconds=timeout)
     store = open_store(world, timeout)
     try:

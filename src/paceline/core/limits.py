@@ -1,0 +1,31 @@
+"""The limit of open files: raised as far as the system allows, and compared with what the ranks of a run need."""
+
+import resource
+
+from paceline.core.errors import RanksError
+
+FILES_PER_RANK = 3
+"""Connections to each rank of the run: for gradients, for control messages, and on rank 0 for the store."""
+OTHER_FILES = 64
+"""Modules, data, workers and logs, and the groups of a bitwise run, whose number does not depend on the world size."""
+
+
+def need_open_files(world_size: int) -> None:
+    """Raise the limit of this process, and refuse a run whose ranks would exceed it: gloo would abort the process."""
+    needed = OTHER_FILES + FILES_PER_RANK * world_size
+    allowed = raise_open_files()
+    if allowed < needed:
+        raise RanksError(
+            f"{world_size} ranks need {needed} open files in each process, but the limit is {allowed}",
+            hint=f"ulimit -n {needed}; where that is refused, raise nofile in /etc/security/limits.conf",
+        )
+
+
+def raise_open_files() -> float:
+    """Raise the soft limit of open files of this process and its children to the hard limit, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # some sandboxes forbid it
+        return soft
+    return float("inf") if hard == resource.RLIM_INFINITY else hard
