@@ -50,7 +50,12 @@ def _whole(value: Any) -> Any:
 
 
 def _like(value: Any, target: torch.Tensor) -> Any:
-    """Return a whole tensor sharded as its target is; counters and the like stay as they are."""
-    if not isinstance(target, DTensor) or not isinstance(value, torch.Tensor) or value.shape != target.shape:
+    """Return a whole tensor sharded and laid out in memory as its target is; counters and the like stay as they are.
+
+    A fused optimizer reads parameter and memory side by side, whatever their strides say.
+    """
+    if not isinstance(value, torch.Tensor) or value.shape != target.shape:
         return value
-    return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
+    if isinstance(target, DTensor):
+        return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
+    return torch.empty_like(target, dtype=value.dtype, requires_grad=False).copy_(value)
