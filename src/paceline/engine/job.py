@@ -155,7 +155,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: Bu
     bare = prepare_model(config, splits, team.device)
     ema = None if config.ema is None else Ema(bare, config.ema)
     model = with_batch_norm(bare, config, team)
-    forward = spread(_compiled(model) if config.compile else model, config, team, choice, watch)
+    forward = spread(model, config, team, choice, watch)
     return Job(
         config=config,
         device=team.device,
@@ -251,9 +251,3 @@ def memory_format(config: Config, model: nn.Module) -> torch.memory_format:
     """Return channels-last for models that convolve images, unless it was turned off."""
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return torch.channels_last if config.channels_last and convolves else torch.contiguous_format
-
-
-def _compiled(model: nn.Module) -> nn.Module:
-    compiled = torch.compile(model)
-    assert isinstance(compiled, nn.Module)
-    return compiled

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from paceline.core.config import Config
-from paceline.core.errors import ConfigError
+from paceline.core.errors import ConfigError, ModelError
 from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.batchnorm import synchronise_batch_norm
@@ -80,29 +81,57 @@ def spread(
     """Return what to call in place of the model. Collective: every rank must call it.
 
     Where bits must not depend on the ranks, that is the model itself, and gradients are left to the exact reducer.
-    Buckets that are to be watched make even a lone rank one of ddp.
+    Buckets that are to be watched make even a lone rank one of ddp. A sharded model is compiled after it was sharded,
+    so that the model itself gathers its weights, which evaluation calls without compiling it.
     """
-    if (choice.mode == "ddp" and config.exact == "order") or watch is not None:
-        return _distributed(model, config, team, watch)
     if choice.mode == "fsdp":
-        fully_shard(model)
+        shard_parameters(model, team)
+    called = _compiled(model) if config.compile else model
+    if (choice.mode == "ddp" and config.exact == "order") or watch is not None:
+        return _distributed(called, config, team, watch)
     if choice.mode == "dp" and choice.devices > 1:
         if team.device.type == "cuda":
-            return DataParallel(model, device_ids=list(range(choice.devices)))
-        return ThreadedParallel(model, choice.devices)
-    return model
+            return DataParallel(called, device_ids=list(range(choice.devices)))
+        return ThreadedParallel(called, choice.devices)
+    return called
 
 
 def averages_gradients(module: nn.Module) -> bool:
     """Tell whether gradients come back averaged over the ranks rather than summed over the batch."""
-    return isinstance(module, DistributedDataParallel | FSDPModule)
+    return isinstance(_uncompiled(module), DistributedDataParallel | FSDPModule)
 
 
 def without_exchange(module: nn.Module) -> AbstractContextManager[Any]:
     """Return the context for all but the last part of an accumulated batch: gradients stay on their rank."""
+    module = _uncompiled(module)
     if isinstance(module, DistributedDataParallel):
         return module.no_sync()
     return _unsynchronised(module) if isinstance(module, FSDPModule) else contextlib.nullcontext()
+
+
+def shard_parameters(model: nn.Module, team: Team) -> None:
+    """Keep a shard of each parameter on each rank, on the device of the team. Collective: every rank must call it.
+
+    Shards are rows of contiguous parameters. A convolution of channels-last images still computes in that format.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            raise ModelError(
+                f"{name} is a scalar, which --mode fsdp cannot shard",
+                hint="use --mode ddp, or make it a tensor of one element",
+            )
+        parameter.data = parameter.data.contiguous()
+    fully_shard(model, mesh=init_device_mesh(team.device.type, (team.world.size,)))
+
+
+def _compiled(model: nn.Module) -> nn.Module:
+    compiled = torch.compile(model)
+    assert isinstance(compiled, nn.Module)
+    return compiled
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    return getattr(module, "_orig_mod", module)  # importing the wrapper's class takes seconds
 
 
 @contextlib.contextmanager

@@ -1,0 +1,148 @@
+"""Sharded training on real ranks: every model of the zoo, next to ddp, and through resumes in other modes."""
+
+import functools
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from paceline.core.config import Config
+from paceline.core.errors import ModelError
+from paceline.engine.job import build_job
+from paceline.parallel.team import Team
+from tests.engine.conftest import final_state
+from tests.ranks.test_training import TIGHT, live, losses, quick, train
+
+ROUNDED = 3e-2
+"""Relative difference that rounding may make in all momenta together: one ReLU that changes sides makes 2e-3."""
+
+KINDS = ("mlp", "cnn", "resnet20", "resnet50", "wide-resnet-16-8", "pyramidnet110-a84", "fastnet")
+"""Models of the zoo with every kind of block; the others have more blocks or wider ones."""
+
+PICTURES = """
+import torch
+
+def build():
+    images = torch.rand(40, 3, {size}, {size})
+    return torch.utils.data.TensorDataset(images, torch.arange(40) % 4)
+"""
+
+SCALAR = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.linear, self.scale = torch.nn.Linear(64, num_classes), torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, images):
+        return self.linear(images.flatten(1)) * self.scale
+"""
+
+
+def short(tmp_path: Path, size: int = 8, **settings: Any) -> dict[str, Any]:
+    """Return settings of a few steps on noise: channels that hardly vary, as with digits, would amplify rounding."""
+    path = tmp_path / "pictures.py"
+    path.write_text(PICTURES.format(size=size))
+    usual = {"model": "resnet20", "global_batch": 16, "lr": 1e-4, "schedule": "constant", "log_every": 1}
+    return quick(tmp_path, data=f"{path}:build", **(usual | settings))
+
+
+def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return how far two sets of tensors lie apart, relative to their size."""
+    assert one.keys() == other.keys()
+    assert all(one[name].shape == other[name].shape and one[name].dtype == other[name].dtype for name in one)
+    norms = [torch.linalg.vector_norm(one[name].double() - other[name].double()) for name in one]
+    whole = [torch.linalg.vector_norm(other[name].double()) for name in one]
+    return float(torch.stack(norms).norm() / torch.stack(whole).norm())
+
+
+def memories(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {f"{name}.{key}": value for name, kept in state["optimizer"].items() for key, value in kept.items()}
+
+
+def assert_equal_up_to_rounding(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Compare momenta as well: they are sums of gradients, and show a difference that a small step hides in weights."""
+    assert distance(one["model"], other["model"]) < TIGHT
+    assert distance(memories(one), memories(other)) < ROUNDED
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_every_kind_of_model_trains_sharded_as_it_does_with_ddp(ranks, tmp_path, model):
+    settings = short(tmp_path, model=model, size=16 if model == "fastnet" else 8, steps=2)
+    ddp, fsdp = (final_state(train(ranks, 2, settings | {"mode": mode})) for mode in ("ddp", "fsdp"))
+    assert_equal_up_to_rounding(fsdp, ddp)
+
+
+MANY = {"accumulate": 2, "clip": 0.5, "no_decay_norm": True, "global_batch": 15}
+
+
+@pytest.mark.parametrize("settings", [{"batch_norm": "local"}, {"batch_norm": "sync"}, {"batch_norm": "sync"} | MANY])
+def test_a_sharded_run_has_the_losses_scores_and_weights_of_ddp(ranks, tmp_path, settings):
+    settings = short(tmp_path, steps=6, **settings)
+    folders = [train(ranks, 2, settings | {"mode": mode}) for mode in ("ddp", "fsdp")]
+    assert losses(folders[1]) == pytest.approx(losses(folders[0]), rel=TIGHT)
+    states = [final_state(folder) for folder in folders]
+    assert_equal_up_to_rounding(states[1], states[0])
+    assert states[1]["progress"]["best"] == pytest.approx(states[0]["progress"]["best"], rel=TIGHT)
+
+
+def train_in_turn(ranks, settings: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the end of a run whose steps are trained in several modes, two steps in each."""
+    folder = None
+    for number, mode in enumerate(modes, start=1):
+        world_size = 1 if mode == "single" else 2
+        folder = train(ranks, world_size, settings | {"mode": mode, "steps": 2 * number}, resume=folder)
+    assert folder is not None
+    return final_state(folder)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_convolutional_run_resumes_in_any_mode(ranks, tmp_path, optimizer):
+    settings = short(tmp_path, batch_norm="sync", optimizer=optimizer)
+    whole = train_in_turn(ranks, settings, ("ddp", "ddp", "ddp"))
+    for modes in permutations(["single", "ddp", "fsdp"]):
+        assert_equal_up_to_rounding(train_in_turn(ranks, settings, modes), whole)
+
+
+@pytest.mark.parametrize("modes", [("ddp", "fsdp", "ddp"), ("fsdp", "ddp", "fsdp")], ids="-".join)
+def test_local_batch_norm_resumes_in_any_mode(ranks, tmp_path, modes):
+    settings = short(tmp_path)
+    whole = train_in_turn(ranks, settings, ("ddp", "ddp", "ddp"))
+    assert_equal_up_to_rounding(train_in_turn(ranks, settings, modes), whole)
+
+
+def compiled_quickly(team: Team, settings: dict[str, Any]) -> Any:
+    """Train with a model that is traced as by --compile, but runs without code being generated."""
+    with patch.object(torch, "compile", functools.partial(torch.compile, backend="eager")):
+        return live(team, settings)
+
+
+def test_a_compiled_sharded_run_has_the_losses_of_ddp(ranks, tmp_path):
+    """Accumulated, so that the compiled model must be known as one that averages gradients, and only in the end."""
+    settings = quick(tmp_path, model="cnn", steps=4, accumulate=2, log_every=1)
+    ddp = train(ranks, 2, settings | {"mode": "ddp"})
+    fsdp = Path(ranks(2).run(compiled_quickly, settings | {"mode": "fsdp", "compile": True})[0]["folder"])
+    assert losses(fsdp) == pytest.approx(losses(ddp), rel=TIGHT)
+    assert_equal_up_to_rounding(final_state(fsdp), final_state(ddp))
+
+
+def shard_beside_an_accelerator(team: Team, settings: dict[str, Any]) -> set[str]:
+    with patch.object(torch._C, "_get_accelerator", lambda *_: torch.device("cuda")):
+        model = build_job(Config(**settings), team).model
+    return {str(each.device_mesh.device_type) for each in model.parameters() if isinstance(each, DTensor)}
+
+
+def test_shards_are_on_the_device_of_the_run_where_there_is_an_accelerator(ranks, tmp_path):
+    found = ranks(2).run(shard_beside_an_accelerator, quick(tmp_path, model="cnn", mode="fsdp", device="cpu"))
+    assert found == [{"cpu"}] * 2
+
+
+def test_a_scalar_parameter_is_refused_by_name(ranks, tmp_path):
+    (tmp_path / "scalar.py").write_text(SCALAR)
+    with pytest.raises(ModelError, match=r"^scale is a scalar, which --mode fsdp cannot shard"):
+        ranks(2).run(live, quick(tmp_path, model=f"{tmp_path}/scalar.py:Net", mode="fsdp"))
