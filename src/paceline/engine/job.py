@@ -30,7 +30,7 @@ from paceline.models.check import check_model
 from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
 from paceline.parallel.buckets import BucketWatch
-from paceline.parallel.buffers import average_buffers
+from paceline.parallel.buffers import average_buffers, own_buffers
 from paceline.parallel.exact.fingerprint import fingerprint
 from paceline.parallel.exact.reducer import Reducer
 from paceline.parallel.modes import (
@@ -91,6 +91,17 @@ class Job:
         average_buffers(self.model, team)
         if self.ema is not None:
             average_buffers(self.ema.model, team)
+
+    def replicated(self, *, averaged: bool) -> dict[str, torch.Tensor]:
+        """Return the tensors that must have the same bits on every rank; `averaged`: buffers were just averaged.
+
+        The reducer and ghost batch norm keep all buffers equal, synchronised batch norm keeps its own equal.
+        """
+        tensors = self.model.state_dict()
+        if averaged or self.plan.shards is not None:
+            return tensors
+        own = own_buffers(self.model)
+        return {name: tensor for name, tensor in tensors.items() if name not in own}
 
     def unreadable(self, team: Team) -> list[str] | None:
         """Return the images that any rank could not decode so far; None where one stops the run.

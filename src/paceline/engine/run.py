@@ -82,18 +82,21 @@ class Run:
         """Save a checkpoint, here or in the background. Collective: every rank must call it."""
         die_if_planned(os.environ, self.team.world, self.progress.step)
         self.job.settle(self.team)
-        self.check_replicas()
+        self.check_replicas(averaged=True)
         state = self.job.capture(self.progress)
         if self.team.is_lead:
             saver = self.checkpoints if self.background is None else self.background
             saver.save(state, step=self.progress.step, world_size=self.team.world.size, is_best=is_best)
         self.heartbeat.note(State.TRAINING)
 
-    def check_replicas(self) -> None:
-        """Make sure that all ranks hold the same bits; shards differ by design. Collective: every rank must call it."""
+    def check_replicas(self, *, averaged: bool = False) -> None:
+        """Make sure that all ranks hold the same bits; shards differ by design. Collective: every rank must call it.
+
+        Buffers that each rank updates from its own images are compared only when they have just been averaged.
+        """
         if self.job.choice.mode == "fsdp":
             return
-        tensors = self.job.model.state_dict()
+        tensors = self.job.replicated(averaged=averaged)
         mismatches = check_replicas(tensors.items(), self.team)
         if mismatches:
             leave_evidence(mismatches, tensors, self.folder, self.team.world, self.progress.step)

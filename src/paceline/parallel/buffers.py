@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from paceline.parallel.batchnorm import SyncBatchNorm
 from paceline.parallel.team import Team
 
 
@@ -25,6 +26,16 @@ def average_buffers(model: nn.Module, team: Team) -> None:
         dist.broadcast(flat, src=0)
         for buffer, part in zip(others, flat.split([buffer.nbytes for buffer in others]), strict=True):
             buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))
+
+
+def own_buffers(model: nn.Module) -> set[str]:
+    """Return the names of the buffers that each rank updates from its own images until they are averaged."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        if not isinstance(module, SyncBatchNorm)
+        for name, _ in module.named_buffers(recurse=False)
+    }
 
 
 def _fill(buffers: list[Tensor], flat: Tensor) -> None:
