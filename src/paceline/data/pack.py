@@ -143,18 +143,22 @@ class _Writer:
         self._data_path = out.with_name(out.name + ".partial")
         self._journal_path = out.with_name(out.name + ".journal")
         self._pending: list[NDArray] = []
+        self._journaled: list[NDArray] = []
+        """Joined once, at the end: to join them at every flush would copy all entries so far each time."""
+        self._num_journaled = 0
 
     def __enter__(self) -> "_Writer":
         try:
-            self._entries = self._recover()
-            self._data: BinaryIO = self._data_path.open("r+b" if len(self._entries) else "w+b")
-            self._end = int((self._entries["start"] + self._entries["length"]).max(initial=HEAD_SIZE))
+            recovered = self._recover()
+            self._data: BinaryIO = self._data_path.open("r+b" if len(recovered) else "w+b")
+            self._end = int((recovered["start"] + recovered["length"]).max(initial=HEAD_SIZE))
             self._data.truncate(self._end)
             self._data.seek(self._end)
             self._journal: BinaryIO = self._journal_path.open("wb")
         except OSError as cause:
             raise unreadable(self._data_path, cause) from cause
-        self._journal.write(self._plan + self._entries.tobytes())
+        self._journal.write(self._plan)
+        self._enter(recovered)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,7 +170,7 @@ class _Writer:
     @property
     def done(self) -> int:
         """Return how many images are in the file."""
-        return len(self._entries) + len(self._pending)
+        return self._num_journaled + len(self._pending)
 
     def add(self, entry: NDArray, content: bytes) -> None:
         """Append an image."""
@@ -180,7 +184,8 @@ class _Writer:
     def finish(self, notes: bytes) -> Packed:
         """Add index, notes and head, and give the file its name."""
         self._flush()
-        index = self._entries[self._entries["length"] > 0]
+        entries = np.concatenate(self._journaled)
+        index = entries[entries["length"] > 0]
         tail = index.tobytes() + notes
         notes_start = self._end + index.nbytes
         head = Head(
@@ -199,7 +204,7 @@ class _Writer:
         self._data.close()
         self._data_path.replace(self._out)
         self._journal_path.unlink()
-        return Packed(self._out, len(index), len(self._entries) - len(index), head.file_size)
+        return Packed(self._out, len(index), len(entries) - len(index), head.file_size)
 
     def _flush(self) -> None:
         """Enter what was written into the journal, once it is really in the file."""
@@ -208,10 +213,14 @@ class _Writer:
         self._data.flush()
         os.fsync(self._data.fileno())
         fresh = np.concatenate(self._pending)
-        self._journal.write(fresh.tobytes())
+        self._pending.clear()  # first: an interrupted flush is repeated on the way out, and must not enter them twice
+        self._enter(fresh)
+
+    def _enter(self, entries: NDArray) -> None:
+        self._journal.write(entries.tobytes())
         self._journal.flush()
-        self._entries = np.concatenate([self._entries, fresh])
-        self._pending.clear()
+        self._journaled.append(entries)
+        self._num_journaled += len(entries)
 
     def _recover(self) -> NDArray:
         """Return the entries of an interrupted call with the same plan, as far as their images are in the file."""
