@@ -1,10 +1,13 @@
 """Batched augmentation: equal to a one-sample reference, and to itself however the samples are asked for."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.data.augment.draws import Draws, Purpose, beta_table, log_uniform_table, normal_table
 from paceline.data.augment.pipeline import Augmentation
@@ -260,3 +263,36 @@ def test_images_held_out_of_a_subset_are_never_mixed_into_it():
     batch = Subset(split("mixup1.0", images), np.arange(30)).fetch(np.arange(30), 0)
     assert batch.images.max() < 0
     assert split("mixup1.0", images).fetch(np.arange(30), 0).images.max() > 0
+
+
+class Touching(TorchDispatchMode):
+    """Notes which operations of torch are given a tensor of at least so many elements."""
+
+    def __init__(self, least):
+        super().__init__()
+        self.least, self.operations = least, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        del types
+        if any(isinstance(value, torch.Tensor) and value.numel() >= self.least for value in args):
+            self.operations.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("policy", ["mixup0.2", "cutmix1.0"])
+def test_mixing_a_batch_touches_its_images_and_not_the_whole_set(policy, held_out):
+    num = 200_000
+    images, labels = torch.zeros(num, 1, 2, 2, dtype=torch.uint8), torch.arange(num) % 10
+    augmentation = Augmentation(policy=parse_policy(policy), seed=SEED)
+    whole = InMemory(images, labels, mean=(0.5,), std=(0.5,), augmentation=augmentation)
+    some = Subset(whole, np.arange(1, num)) if held_out else whole
+    with Touching(num) as touching:
+        some.fetch(np.arange(64), 1)
+    tracemalloc.start()
+    some.fetch(np.arange(64), 1)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < num
+    views_and_gathers = {"aten.detach.default", "aten.index.Tensor"}  # which read no more than they return
+    assert touching.operations <= views_and_gathers

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from paceline.core.errors import DataError
 from paceline.data.augment.draws import Draws
 from paceline.data.augment.geometry import Pixels
-from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline
+from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, count_classes
 from paceline.data.augment.resizedcrop import Boxes, ResizedCrop, choose_boxes
 from paceline.data.decode import BadImageError, Picture, decode, image_size
 from paceline.data.split import Batch, Ids
@@ -70,8 +70,11 @@ class Decoded:
     bad_images: BadImages = "fail"
     bad: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.uint8))
     """Marks the images that could not be decoded; shared with the worker processes, which find them."""
+    _num_classes: int = field(init=False)
+    """Counted once: a look at all labels takes longer than to mix a batch."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_num_classes", count_classes(self.labels))
         if len(self.bad) != len(self.labels):
             object.__setattr__(self, "bad", torch.zeros(len(self.labels), dtype=torch.uint8).share_memory_())
 
@@ -90,6 +93,7 @@ class Decoded:
         pipeline = Pipeline(
             read=self._read,
             labels=self.labels,
+            num_classes=self._num_classes,
             normalise=Normalisation(mean=self.mean, std=self.std),
             augmentation=augmentation,
             pool=self.pool,

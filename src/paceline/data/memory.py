@@ -6,7 +6,7 @@ import torch
 
 from paceline.data.augment.draws import Draws
 from paceline.data.augment.geometry import Pixels
-from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, as_images
+from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, as_images, count_classes
 from paceline.data.split import Batch, Ids
 
 LARGEST_READY = 16_000_000
@@ -27,10 +27,13 @@ class InMemory:
     augmentation: Augmentation | None = None
     pool: Ids | None = None
     """The samples that mixup and cutmix may mix into others; None means all."""
+    _num_classes: int = field(init=False)
+    """Counted once: a look at all labels takes longer than to mix a batch."""
     _ready: torch.Tensor | None = field(init=False)
     """All images normalised, for sets so small that this is worth its memory: a plain batch is then one gather."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_num_classes", count_classes(self.labels))
         ready = None
         if self.images.numel() <= LARGEST_READY:
             ready = as_images(Normalisation(mean=self.mean, std=self.std)(self.images.numpy()))
@@ -52,6 +55,7 @@ class InMemory:
         pipeline = Pipeline(
             read=self._read,
             labels=self.labels,
+            num_classes=self._num_classes,
             normalise=Normalisation(mean=self.mean, std=self.std),
             augmentation=self.augmentation,
             pool=self.pool,

@@ -1,5 +1,6 @@
 """Two images in one: mixup and cutmix, with a partner drawn from the whole training set instead of from the batch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,12 +31,11 @@ class Mixing:
     mixup: float | None = None
     cutmix: float | None = None
 
-    def plan(self, draws: Draws, pool: Ids, shape: tuple[int, int]) -> Blend:
-        """Decide for each sample; partners come from `pool`, the ids that may be trained on."""
+    def plan(self, draws: Draws, partners: Callable[[Parts], Ids], shape: tuple[int, int]) -> Blend:
+        """Decide for each sample; `partners` turns numbers of 32 bits into ids that may be trained on."""
         height, width = shape
         bits = draws.bits(Purpose.MIX, 0)
         (half, _), (*_, place, side) = halves(bits), quarters(bits)
-        partners = pool[below(len(pool), half)]
         cuts = self._cuts(side)
         share = self._shares(table_place(place), cuts)
         extent = np.sqrt(1.0 - share)
@@ -44,7 +44,7 @@ class Mixing:
         top, left = below(height, upper) - box_height // 2, below(width, lower) - box_width // 2
         cut = boxes(shape, (top, left), (box_height, box_width)) & cuts[:, None, None]
         kept = 1.0 - cut.sum(axis=(1, 2)) / (height * width)
-        return Blend(partners, np.where(cuts, kept, share).astype(np.float32), cut, cuts)
+        return Blend(partners(half), np.where(cuts, kept, share).astype(np.float32), cut, cuts)
 
     def _cuts(self, side: Parts) -> NDArray[np.bool_]:
         if self.mixup is not None and self.cutmix is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws
+from paceline.data.augment.draws import Draws, Parts, below
 from paceline.data.augment.erasing import Values
 from paceline.data.augment.geometry import Pixels
 from paceline.data.augment.mixing import mix_images, mix_labels
@@ -55,6 +55,8 @@ class Pipeline:
     read: Callable[[Ids, Draws | None], Pixels]
     """Returns the bytes of some samples, N×C×H×W; the draws are None where nothing may be random."""
     labels: torch.Tensor
+    num_classes: int
+    """Classes among which mixed labels are spread: one more than the largest label."""
     normalise: Normalisation
     augmentation: Augmentation | None
     pool: Ids | None
@@ -71,12 +73,16 @@ class Pipeline:
         if policy.mixing is None:
             return Batch(as_images(images), labels)
         height, width = images.shape[2:]
-        pool = np.arange(len(self.labels)) if self.pool is None else self.pool
-        blend = policy.mixing.plan(draws, pool, (height, width))
+        blend = policy.mixing.plan(draws, self._partners, (height, width))
         others = self._values(policy, replace(draws, ids=blend.partners))
-        num_classes = int(self.labels.max()) + 1
-        targets = mix_labels(blend, labels, self.labels[torch.from_numpy(blend.partners)], num_classes)
+        targets = mix_labels(blend, labels, self.labels[torch.from_numpy(blend.partners)], self.num_classes)
         return Batch(as_images(mix_images(blend, images, others)), labels, targets)
+
+    def _partners(self, half: Parts) -> Ids:
+        """Return the samples that numbers of 32 bits choose among those that may be mixed into others."""
+        if self.pool is None:
+            return below(len(self.labels), half)
+        return self.pool[below(len(self.pool), half)]
 
     def _values(self, policy: Policy, draws: Draws) -> Values:
         """Return the augmented and normalised images, not yet mixed."""
@@ -87,6 +93,11 @@ class Pipeline:
         for step in policy.value_steps:
             values = step(values, draws)
         return values
+
+
+def count_classes(labels: torch.Tensor) -> int:
+    """Return one more than the largest label."""
+    return int(labels.max()) + 1 if len(labels) else 0
 
 
 def as_images(values: NDArray[np.float32]) -> torch.Tensor:
