@@ -114,3 +114,12 @@ def test_a_size_is_refused_for_images_that_have_one():
 def test_a_policy_is_refused_for_data_that_augments_itself():
     with pytest.raises(SettingError, match=r"^--augment is crop4, but my.py:build changes its images itself"):
         open_data(Config(data="my.py:build", augment="crop4"))
+
+
+def test_nothing_is_chosen_where_nothing_is_held_out(monkeypatch):
+    """To order all images of a large set takes seconds."""
+    data = open_data(Config())
+    monkeypatch.setattr("paceline.data.catalog.held_out", None)
+    splits = split_data(data, valid_split=0)
+    assert (splits.train, splits.valid, splits.test) == (data.train, data.test, data.test)
+    assert splits.valid_is_test

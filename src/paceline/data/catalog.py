@@ -109,18 +109,23 @@ def _options(config: Config) -> ImageOptions:
 
 def split_data(data: DataSet, *, valid_split: float) -> Splits:
     """Hold out a share of the training images for validation; with none, validate on the test images."""
-    train_ids, valid_ids = held_out(images=len(data.train), share=valid_split)
-    if valid_split and not (len(train_ids) and len(valid_ids)):
-        raise DataError(
-            f"--valid-split {valid_split} of {count(len(data.train))} training images leaves a part without images",
-            hint="use another share, or --valid-split 0",
-        )
     held = valid_split > 0
+    train, valid = _held_out(data.train, valid_split) if held else (data.train, data.test)
     return Splits(
-        train=Subset(data.train, train_ids) if held else data.train,
-        valid=Subset(data.train, valid_ids) if held else data.test,
+        train=train,
+        valid=valid,
         test=data.test,
         valid_is_test=not held,
         classes=data.classes,
         image_shape=data.image_shape,
     )
+
+
+def _held_out(train: Split, share: float) -> tuple[Subset, Subset]:
+    train_ids, valid_ids = held_out(images=len(train), share=share)
+    if not (len(train_ids) and len(valid_ids)):
+        raise DataError(
+            f"--valid-split {share} of {count(len(train))} training images leaves a part without images",
+            hint="use another share, or --valid-split 0",
+        )
+    return Subset(train, train_ids), Subset(train, valid_ids)
