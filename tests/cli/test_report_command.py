@@ -1,7 +1,17 @@
 """`paceline report`: from a real run folder to a file, and what is wrong with what is not one."""
 
+import json
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+
+from paceline.commands.report import read_story
+from paceline.records.folder import RunFolder
+from tests.conftest import LONGEST, child_environment
 
 
 def test_a_real_run_becomes_a_page_in_its_folder(run, own_run):
@@ -60,3 +70,50 @@ def test_what_cannot_be_drawn_is_explained(run, own_run, write):
     Path("runs/bench-x/001").mkdir(parents=True)
     write("runs/bench-x/001/bench.json", "{")
     assert "bench.json cannot be read" in run("report", "bench-x").message
+
+
+def cells(page, name):
+    """Return a row of the table of runs, without its name."""
+    row = re.search(rf"<tr><td>{name}</td>(.*?)</tr>", Path(page).read_text(), re.DOTALL)
+    assert row is not None
+    return re.findall(r"<td[^>]*>(.*?)</td>", row[1])
+
+
+def forget_devices(folder):
+    """Make a folder one of those that say how many devices dp had in the words of its mode only."""
+    environments = json.loads(folder.environment.read_text())
+    assert [environment.pop("num_devices") for environment in environments]
+    folder.environment.write_text(json.dumps(environments))
+    facts, *records = folder.phases.read_text().splitlines()
+    facts = json.loads(facts)
+    del facts["num_devices"]
+    folder.phases.write_text("\n".join([json.dumps(facts), *records]) + "\n")
+
+
+@pytest.mark.parametrize("knows_devices", [True, False], ids=["recorded", "older folder"])
+def test_the_efficiency_of_every_mode_is_that_of_its_devices(run, three_modes, knows_devices):
+    folders = [RunFolder(shutil.copytree(folder, Path("runs") / folder.parent.name / "001")) for folder in three_modes]
+    if not knows_devices:
+        for folder in folders:
+            forget_devices(folder)
+    stories = [read_story(folder, folder.name) for folder in folders]
+    assert [story.num_devices for story in stories] == [1, 2, 2]
+    assert run("report", "single", "ddp", "dp", "--out=page.html").code == 0
+    assert cells("page.html", "world") == ["1 rank", "2 ranks", "2 devices of one process"]
+    seconds = [story.image_seconds or 0.0 for story in stories]
+    speedups = [seconds[0] / own for own in seconds]
+    assert cells("page.html", "speed-up") == [f"{speedup:.2f}×" for speedup in speedups]
+    expected = [f"{100 * speedup / devices:.0f}%" for speedup, devices in zip(speedups, (1, 2, 2), strict=True)]
+    assert cells("page.html", "efficiency") == expected
+
+
+@pytest.fixture(scope="module")
+def three_modes(tmp_path_factory):
+    """Return the folders of real runs: one process, two ranks, and one process with two devices."""
+    where = tmp_path_factory.mktemp("modes")
+    words = ["--model=mlp", "--epochs=2", "--threads=1", "--track=none", "--log-every=4"]
+    modes = {"single": [], "ddp": ["--nproc=2"], "dp": ["--nproc=2"]}
+    for mode, more in modes.items():
+        command = [sys.executable, "-m", "paceline", "train", *words, f"--mode={mode}", f"--run={mode}", *more]
+        subprocess.run(command, cwd=where, env=child_environment(), check=True, timeout=LONGEST, capture_output=True)
+    return [where / "runs" / mode / "001" for mode in modes]

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import unquote
@@ -107,6 +108,15 @@ def test_runs_side_by_side_name_the_cause_of_the_difference():
     )
     assert "2 ranks on 2 nodes" in text
     assert "0.18×" in text, "the speed-up stands in the table"
+
+
+def test_a_gain_is_measured_against_the_devices_of_both_runs():
+    one = make_story("one", split=make_split(ranks=1, communication=0, straggler=0))
+    quick = make_split(ranks=1, forward=12, backward=30, communication=0, straggler=0)
+    two = make_story("two", split=replace(quick, facts=replace(quick.facts, mode="dp", num_devices=2)))
+    text = render(page_of_runs([one, two]))
+    assert headline(text).startswith("Two: 1.51× as fast as one on 2× the devices, 76% efficient")
+    assert "2 devices of one process" in text
 
 
 def test_runs_of_different_work_are_shown_but_not_compared():

@@ -1,5 +1,6 @@
 """What a run has to tell, gathered from its records: who took part, how it learned, where its time went."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ PHASE_WORDS = {
     "update": "the update",
 }
 WAITS = ("data", "communication", "straggler")
+DEVICES_OF_DP = re.compile(r"^dp \(.*over (\d+) devices?")
+"""Where folders that do not have the number of devices by itself say it: in the mode."""
 SAME = 0.05
 """Differences below this share are not worth a sentence."""
 
@@ -44,6 +47,15 @@ class Story:
         return self.environments[-1].get("world_size", 1) if self.environments else 1
 
     @property
+    def num_devices(self) -> int:
+        """Devices of its last start: as many as ranks, but with dp those of its only rank."""
+        if self.split is not None and self.split.facts.num_devices is not None:
+            return self.split.facts.num_devices
+        environment = self.environments[-1] if self.environments else {}
+        in_words = DEVICES_OF_DP.search(environment.get("mode", ""))
+        return environment.get("num_devices") or (int(in_words[1]) if in_words else self.num_ranks)
+
+    @property
     def num_nodes(self) -> int:
         """Hosts of its last start."""
         return len(set(self.split.facts.hosts)) if self.split is not None else 1
@@ -62,7 +74,9 @@ class Story:
 
     @property
     def where(self) -> str:
-        """Ranks and nodes in words."""
+        """Ranks and nodes, or the devices of a lone rank, in words."""
+        if self.num_devices > self.num_ranks:
+            return f"{plural(self.num_devices, 'device')} of one process"
         ranks = plural(self.num_ranks, "rank")
         return ranks if self.num_nodes == 1 else f"{ranks} on {plural(self.num_nodes, 'node')}"
 
@@ -84,13 +98,13 @@ def contrast(first: Story, second: Story) -> str | None:
     if first.split is None or second.split is None:
         return None
     before, after = first.image_seconds or 1.0, second.image_seconds or 1.0
-    ratio, ranks = before / after, second.num_ranks / first.num_ranks
+    ratio, devices = before / after, second.num_devices / first.num_devices
     if max(ratio, 1 / ratio) < 1 + SAME:
         return f"{second.label} is as fast as {first.label}, within {100 * (max(ratio, 1 / ratio) - 1):.0f}%"
-    if ratio > 1 and ranks > 1:
+    if ratio > 1 and devices > 1:
         return (
-            f"{second.label}: {ratio:.2f}× as fast as {first.label} on {ranks:g}× the ranks, "
-            f"{100 * ratio / ranks:.0f}% efficient; {_dearest(second.split, WAITS)}"
+            f"{second.label}: {ratio:.2f}× as fast as {first.label} on {devices:g}× the devices, "
+            f"{100 * ratio / devices:.0f}% efficient; {_dearest(second.split, WAITS)}"
         )
     slow, fast = (second, first) if ratio < 1 else (first, second)
     longer = max(ratio, 1 / ratio)

@@ -24,4 +24,5 @@ def facts_of_ranks(job: Job, team: Team, *, first_step: int) -> RankFacts:
         parameters=sum(parameter.numel() for parameter in trained),
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
         global_batch=job.plan.global_batch,
+        num_devices=job.num_devices,
     )

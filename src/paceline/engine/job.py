@@ -80,6 +80,11 @@ class Job:
         return self.model if self.ema is None else self.ema.model
 
     @property
+    def num_devices(self) -> int:
+        """Devices of all ranks together."""
+        return self.plan.world_size * self.choice.devices
+
+    @property
     def gradient_weight(self) -> int:
         """What a rank's share of the loss is multiplied with: the world size where gradients get averaged."""
         return self.plan.world_size if averages_gradients(self.forward) else 1

@@ -192,7 +192,7 @@ def open_folder(job: Job, resume: RunFolder | None, world: World, launches: Iter
     folder = create_run(job.config) if resume is None else resume
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
     environment |= {"launches": sorted(launches), "told_by": world.told_by}
-    environment |= {"world_size": world.size, "mode": str(job.choice)}
+    environment |= {"world_size": world.size, "num_devices": job.num_devices, "mode": str(job.choice)}
     environment |= {"train_images": job.plan.images}
     try:
         write_config(job.config.resolved(), folder.config)

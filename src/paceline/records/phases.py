@@ -33,6 +33,8 @@ class RankFacts:
     gradient_bytes: int
     """Bytes of gradients that a rank sends into one step, before any compression."""
     global_batch: int
+    num_devices: int | None = None
+    """Devices of all ranks together, more than the ranks only with dp; None in folders that do not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from paceline.report.seconds import ms
 
 OWN_BUSINESS = frozenset({"name", "runs_dir", "profile", "track", "log_every"})
 """Settings that are about what a run leaves behind."""
-SHOWN_FACTS = ("host", "device", "cores", "python", "git", "told_by", "world_size", "mode")
+SHOWN_FACTS = ("host", "device", "cores", "python", "git", "told_by", "world_size", "num_devices", "mode")
 
 
 def comparison(stories: Sequence[Story]) -> Table:
@@ -33,14 +33,14 @@ def comparison(stories: Sequence[Story]) -> Table:
 
 
 def _speeds(story: Story, first: Story, *, is_fair: bool) -> dict[str, str]:
-    """Return how fast a run was, relative to the first and to its ranks."""
+    """Return how fast a run was, relative to the first and to its devices."""
     facts = {"world": story.where}
     own, base = story.image_seconds, first.image_seconds
     if story.split is None or own is None or base is None or not is_fair:
         return facts
-    speedup, ranks = base / own, story.num_ranks / first.num_ranks
+    speedup, devices = base / own, story.num_devices / first.num_devices
     facts |= {"step": ms(float(story.split.steady.step.mean())), "speed-up": f"{speedup:.2f}×"}
-    return facts | {"efficiency": f"{100 * speedup / ranks:.0f}%"}
+    return facts | {"efficiency": f"{100 * speedup / devices:.0f}%"}
 
 
 def surroundings(stories: Sequence[Story]) -> Section:
