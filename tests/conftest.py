@@ -13,6 +13,7 @@ from hypothesis import settings
 
 import paceline
 from paceline.core.config import Config
+from paceline.records import environment
 from paceline.records.folder import RunFolder
 
 # no wall-clock time decides a test, and what CI says of a change depends on the change alone
@@ -25,13 +26,34 @@ FOREIGN = ("PACELINE_", "WANDB_", "SLURM_")
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+BF16 = "TESTS_BF16"
 STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config):
-    """Draw the seed of the campaign's sample once, before workers of xdist are started."""
+    """Draw the seed of the campaign's sample and try bf16 once, before workers of xdist are started."""
     os.environ.setdefault("CAMPAIGN_SEED", str(secrets.randbelow(10**6)))
+    if BF16 not in os.environ:
+        os.environ[BF16] = find_bf16()
     config.stash[STDERR] = os.dup(2)  # no output is captured yet
+
+
+def find_bf16() -> str:
+    """Return how this CPU computes in bf16; where that is without AMX, all processes of the tests compute so."""
+    limit = "ONEDNN_MAX_CPU_ISA"
+    if limit in os.environ or not any(name.startswith("amx") for name in environment.vector_instructions()):
+        return "works"
+    from paceline.parallel.amx import WITHOUT_AMX, try_bf16
+
+    found = try_bf16(os.environ)
+    if found == "without AMX":
+        os.environ[limit] = WITHOUT_AMX
+    return found
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("bf16") and os.environ[BF16] == "fails":
+        pytest.skip("torch crashes on this CPU when it computes in bf16")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,7 +65,7 @@ def pytest_runtest_teardown(item):
 
 
 def pytest_report_header():
-    return f"campaign seed: {os.environ['CAMPAIGN_SEED']} (CAMPAIGN_SEED repeats it)"
+    return f"campaign seed: {os.environ['CAMPAIGN_SEED']} (CAMPAIGN_SEED repeats it); bf16 {os.environ[BF16]}"
 
 
 @pytest.fixture(scope="session", autouse=True)

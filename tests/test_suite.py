@@ -12,9 +12,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
+INHERITED = (
+    "PYTEST_XDIST_WORKER",
+    "PYTEST_XDIST_WORKER_COUNT",
+    "PYTEST_CURRENT_TEST",
+    "TESTS_BF16",
+    "ONEDNN_MAX_CPU_ISA",
+)
 LONGEST = 200
 """Seconds after which a run that has not ended never will."""
-HOOKS = "from tests.conftest import pytest_configure, pytest_runtest_teardown\n"
+HOOKS = "from tests.conftest import pytest_configure, pytest_runtest_setup, pytest_runtest_teardown\n"
 QUIET = "import pytest\n@pytest.mark.parametrize('number', range(4))\ndef test_quiet(number): pass\n"
 CRASH = """
 import os, signal
@@ -49,13 +56,25 @@ def test_hang(stuck): raise AssertionError
 def test_after(): pass
 """
 
+AMX_IN_VAIN = """
+from paceline.parallel import amx
+from paceline.records import environment
+environment.vector_instructions = lambda: ["amx_bf16", "amx_tile"]
+amx.PROBE = "import os, signal; {condition} or os.kill(os.getpid(), signal.SIGILL)"
+"""
+BF16 = """
+import os, pytest
+@pytest.mark.bf16
+def test_bf16(): assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
+"""
 
-def write_suite(folder: Path, modules: dict[str, str]) -> None:
+
+def write_suite(folder: Path, modules: dict[str, str], hooks: str) -> None:
     """Write test modules, and four that always pass, with the settings and hooks of our own suite."""
     shutil.copy(ROOT / "pyproject.toml", folder)
     tests = folder / "tests"
     tests.mkdir()
-    (tests / "conftest.py").write_text(HOOKS)
+    (tests / "conftest.py").write_text(hooks + HOOKS)
     for name, text in ({f"quiet_{number}": QUIET for number in range(4)} | modules).items():
         (tests / f"test_{name}.py").write_text(text)
 
@@ -65,11 +84,11 @@ def run_suite(tmp_path):
     """Return a function that runs a suite of its own as `make test` does, and returns its exit code and its output."""
     started = []
 
-    def run(*options: str, **modules: str) -> tuple[int, str]:
-        write_suite(tmp_path, modules)
+    def run(*options: str, hooks: str = "", **modules: str) -> tuple[int, str]:
+        write_suite(tmp_path, modules, hooks)
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "2", *options]
         environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-        environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST")}
+        environ = {name: value for name, value in environ.items() if name not in INHERITED}
         both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         process = subprocess.Popen(command, cwd=tmp_path, env=environ, start_new_session=True, **both)
         started.append(process)
@@ -113,3 +132,12 @@ def test_a_module_whose_import_kills_the_worker_ends_the_run(run_suite):
     code, output = run_suite("--max-worker-restart=1", crash="import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     assert code != 0, output
     assert "maximum crashed workers reached" in output, output
+
+
+@pytest.mark.parametrize(
+    ("condition", "last"), [("'ONEDNN_MAX_CPU_ISA' in os.environ", "17 passed"), ("False", "16 passed, 1 skipped")]
+)
+def test_where_bf16_crashes_its_tests_run_without_amx_or_are_skipped(run_suite, condition, last):
+    code, output = run_suite(hooks=AMX_IN_VAIN.format(condition=condition), bf16=BF16)
+    assert (code, outcome(output)) == (0, ([], last)), output
+    assert ("torch crashes on this CPU when it computes in bf16" in output) == ("skipped" in last)

@@ -51,6 +51,8 @@ def test_nothing_is_wrong_with_healthy_hosts():
         (with_second(backends=()), "problem", "torch on two has no gloo"),
         (with_second(interface="lo"), "problem", "two talks to other hosts over the loopback"),
         (with_second(can_listen=False), "problem", "no port can be opened on two"),
+        (with_second(bf16="without AMX"), "warning", "two announces AMX, but torch crashes when bf16 uses it"),
+        (with_second(bf16="fails"), "warning", "torch crashes on two when it computes in bf16"),
         (with_second(threads=8), "warning", "1 rank × 8 threads on two want 8 cores, and there are 2"),
         (with_second(load=7.0), "warning", "two is busy with other work: load 7.0"),
         (with_second(open_files=256), "warning", "a process on two may open 256 files"),

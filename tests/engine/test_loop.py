@@ -172,6 +172,7 @@ def test_without_a_validation_split_every_epoch_is_evaluated_on_the_test_images(
     assert {record["train_images"] for record in epochs} == {1437}
 
 
+@pytest.mark.bf16
 def test_bf16_without_hardware_is_said_to_be_slow(quick, capsys):
     from paceline.parallel.device import has_fast_bf16
 

@@ -139,6 +139,7 @@ def test_fewer_images_than_threads_use_fewer_replicas():
         torch.testing.assert_close(parallel(batch(number)[0]), parallel.module(batch(number)[0]))
 
 
+@pytest.mark.bf16
 def test_autocast_reaches_the_threads():
     parallel = ThreadedParallel(plain_model(), 2)
     with torch.autocast("cpu", torch.bfloat16):

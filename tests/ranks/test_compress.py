@@ -100,5 +100,6 @@ def narrow_gradients(team):
     return [parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None]
 
 
+@pytest.mark.bf16
 def test_gradients_that_are_narrow_already_stay_what_they_are(ranks):
     assert ranks(2).run(narrow_gradients)[0] == [torch.bfloat16] * 2

@@ -59,6 +59,16 @@ def _devices(checkup: Checkup) -> Iterator[Finding]:
         yield Finding("problem", f"ranks compute on different devices: {', '.join(sorted(kinds))}", "use --device")
 
 
+def _bf16(checkup: Checkup) -> Iterator[Finding]:
+    for rank in _one_per_host(checkup):
+        if rank.bf16 == "without AMX":
+            text = f"{rank.host} announces AMX, but torch crashes when bf16 uses it"
+            hint = "--precision bf16 turns AMX off by itself; elsewhere: export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+            yield Finding("warning", text, hint)
+        if rank.bf16 == "fails":
+            yield Finding("warning", f"torch crashes on {rank.host} when it computes in bf16", "use --precision fp32")
+
+
 def _cores(checkup: Checkup) -> Iterator[Finding]:
     on_host = Counter(rank.host for rank in checkup.ranks)
     for rank in _one_per_host(checkup):
@@ -146,6 +156,7 @@ def _one_per_host(checkup: Checkup) -> list[RankFacts]:
 LOOKS: tuple[Callable[[Checkup], Iterator[Finding]], ...] = (
     _versions,
     _devices,
+    _bf16,
     _cores,
     _limits,
     _folder,

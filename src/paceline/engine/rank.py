@@ -24,6 +24,7 @@ from paceline.engine.run import Run
 from paceline.engine.signals import StopRequest, stop_on_signals
 from paceline.engine.state import Progress
 from paceline.models.table import layer_table
+from paceline.parallel.amx import limit_isa
 from paceline.parallel.device import choose_device, describe_device, hold_memory, set_threads
 from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.exact.fingerprint import fingerprint, refuse_other_bits
@@ -82,7 +83,7 @@ class Beginning:
     def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
         """Agree, build, restore, train. Collective: every rank must call it."""
         clock, team = clock_for(self.team, began=self.team.world.began), self.team
-        team.agree(shared_facts(self.config))
+        self.agree()
         if self.config.exact == "bitwise":
             team.agree(fingerprint(self.config, team.device))
         profile = self.measured() if self.config.profile else None
@@ -99,6 +100,13 @@ class Beginning:
             with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
                 return run.live(stop, [*self.notes, *cautions], show_table=show_table)
 
+    def agree(self) -> None:
+        """Refuse ranks with other settings, and a CPU that cannot compute with these. Collective: every rank must."""
+        self.team.agree(shared_facts(self.config))
+        if self.config.precision == "bf16":
+            note = limit_isa(self.team, os.environ)
+            self.notes += [] if note is None else [Note(text=note, level="warning")]
+
     def measured(self) -> Profile:
         """Measure a profile before the run begins. Collective: every rank must call it."""
         with watched_job(self.config, self.team, nproc=self.start.nproc) as (job, watch):
@@ -107,7 +115,7 @@ class Beginning:
     def profile(self, num_pairs: int, *, trace: bool) -> tuple[RunFolder, Profile]:
         """Agree, build, measure: a run that never trains. Collective: every rank must call it."""
         team, world = self.team, self.team.world
-        team.agree(shared_facts(self.config))
+        self.agree()
         launches = self.launches()
         with watched_job(self.config, team, nproc=self.start.nproc) as (job, watch):
             folder = team.from_lead(open_folder(job, None, world, launches) if team.is_lead else RunFolder(Path()))

@@ -1,5 +1,6 @@
 """Scoring a checkpoint outside of training."""
 
+import os
 from collections.abc import Callable
 
 from paceline.core.config import Config
@@ -8,6 +9,7 @@ from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.evaluate import evaluate
 from paceline.engine.job import build_job
+from paceline.parallel.amx import limit_isa
 from paceline.parallel.device import choose_device, hold_memory, set_threads
 from paceline.parallel.team import join
 from paceline.records.code import code_changes
@@ -24,8 +26,9 @@ def score_checkpoint(
     hold_memory()
     set_threads(config.threads, num_sharing=1)
     with join(world, choose_device(config.device, world)) as team:
+        note = limit_isa(team, os.environ) if config.precision == "bf16" else None
         job = build_job(config, team)
-        for change in code_changes(folder, state.get("code", {}), job.code):
-            warn(change)
+        for text in [*([] if note is None else [note]), *code_changes(folder, state.get("code", {}), job.code)]:
+            warn(text)
         job.restore(state)
         return evaluate(job, team, getattr(job.splits, split))

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from paceline.parallel.amx import find_bf16
 from paceline.parallel.device import describe_device
 from paceline.parallel.sweep import time_all_reduce
 from paceline.parallel.team import Team
@@ -33,7 +35,8 @@ BACKENDS = ("gloo", "nccl", "mpi")
 
 def check_up(team: Team, folder: Path, *, gpus_there: int, largest: int, environ: Mapping[str, str]) -> Checkup:
     """Look at everything. Collective: every rank must call it."""
-    ranks = team.gather(_rank_facts(team, gpus_there, environ))
+    bf16 = find_bf16(team, environ)
+    ranks = team.gather(replace(_rank_facts(team, gpus_there, environ), bf16=bf16[team.world.rank]))
     folders = team.gather(_folder_facts(team, folder))
     return Checkup(
         ranks=tuple(ranks),

@@ -2,16 +2,13 @@
 
 import ctypes
 import os
-from pathlib import Path
 
 import torch
 
 from paceline.core.errors import ConfigError
 from paceline.core.units import plural
 from paceline.core.world import World
-
-VECTORS = ("avx", "amx", "fma", "f16c", "asimd", "sve", "sme")
-"""How the names of instructions begin on which kernels are chosen."""
+from paceline.records.environment import vector_instructions
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of malloc.h: how much free memory goes back to the system, and from which size on memory comes from there alone."""
@@ -87,13 +84,3 @@ def has_fast_bf16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     vectors = vector_instructions()
     return not vectors or "avx512_bf16" in vectors or "amx_bf16" in vectors
-
-
-def vector_instructions() -> list[str]:
-    """Return the vector instructions that this CPU has, by the kernel's names; none where they cannot be told."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
-    return sorted(flag for flag in flags.split() if flag.startswith(VECTORS))

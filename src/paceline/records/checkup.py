@@ -1,8 +1,12 @@
 """What `paceline doctor` looked at: facts of every rank, of the folder they share, and of the links between them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from paceline.records.profile import LinkPoint
+
+Bf16 = Literal["works", "without AMX", "fails"]
+"""How torch computes in bf16 on a CPU: as it is, only without AMX, or not at all because the process dies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +38,7 @@ class RankFacts:
     """Of that interface, in bytes a second, as the system states it."""
     can_listen: bool
     """Whether a port could be opened."""
+    bf16: Bf16 = "works"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,10 @@ from typing import Any
 PACKAGES = ("paceline", "torch", "numpy", "timm", "torchvision")
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NTASKS",
-    "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
+VECTORS = ("avx", "amx", "fma", "f16c", "asimd", "sve", "sme")
+"""How the names of instructions begin on which kernels are chosen."""
 
 
 def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str, Any]:
@@ -37,12 +39,21 @@ def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str
 
 def cpu_name() -> str:
     """Return the processor's name as the kernel gives it."""
+    return _cpu_fact("model name") or platform.processor()
+
+
+def vector_instructions() -> list[str]:
+    """Return the vector instructions that this CPU has, by the kernel's names; none where they cannot be told."""
+    return sorted(flag for flag in _cpu_fact("flags", "Features").split() if flag.startswith(VECTORS))
+
+
+def _cpu_fact(*names: str) -> str:
+    """Return what the kernel says of the first processor under one of these names; nothing where it does not."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
 
 
 def _version(package: str) -> str | None:

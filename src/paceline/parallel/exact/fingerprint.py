@@ -8,8 +8,8 @@ import torch
 
 from paceline.core.config import Config
 from paceline.core.errors import RunError
-from paceline.parallel.device import describe_device, vector_instructions
-from paceline.records.environment import cpu_name
+from paceline.parallel.device import describe_device
+from paceline.records.environment import cpu_name, vector_instructions
 
 ARITHMETIC = 2
 """Raised whenever Paceline itself computes the same settings to other bits."""
