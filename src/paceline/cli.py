@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Group
 from paceline.commands.words import settings_files
 from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
+from paceline.core.stopping import is_still_waiting
 from paceline.launching.local import become_rank
 from paceline.records.reports import VARIABLE, report_failure
 
@@ -42,7 +43,12 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     if VARIABLE in os.environ and "RANK" in os.environ:
         become_rank(os.environ)
-    sys.exit(run(sys.argv[1:], os.environ))
+    code = run(sys.argv[1:], os.environ)
+    if is_still_waiting():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -109,6 +115,6 @@ def _report(problem: Exception, environ: Mapping[str, str]) -> int:
     return _say(f"{problem.message}{hint}", code)
 
 
-def _say(text: str, code: ExitCode) -> int:
+def _say(text: str, code: int) -> int:
     print(f"paceline: {text}", file=sys.stderr)  # noqa: T201 - this is where messages leave
     return code

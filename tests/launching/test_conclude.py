@@ -7,7 +7,8 @@ import pytest
 from paceline.launching.local import conclude
 from paceline.records.reports import Report
 
-STOPPED = Report(rank=0, host="here", time=1.0, exit_code=143, message="stopped")
+STOPPED = Report(rank=0, host="here", time=1.0, exit_code=143, message="")
+WAITED = Report(rank=1, host="here", time=1.0, exit_code=143, message="stopped while rank 1 was waiting")
 FAILED = Report(rank=1, host="here", time=1.0, exit_code=3, message="the loss is nan")
 
 
@@ -24,6 +25,7 @@ def test_a_torchrun_that_was_killed_is_named(capsys):
         pytest.param(0, [], 0, "", id="finished before the signal reached them"),
         pytest.param(-15, [], 130, "paceline: stopped before the ranks could save\n", id="ended too early to save"),
         pytest.param(1, [STOPPED], 130, "", id="saved and stopped"),
+        pytest.param(1, [WAITED, WAITED], 130, "paceline: stopped while rank 1 was waiting\n", id="waited for another"),
         pytest.param(1, [FAILED], 3, "paceline: the loss is nan\n", id="failed on the way"),
     ],
 )

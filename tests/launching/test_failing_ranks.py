@@ -14,6 +14,8 @@ from paceline.records.reader import read_environments, run_state
 from tests.conftest import LONGEST, child_environment
 from tests.launching.conftest import free_port, no_rank_left, only_run, processes_in
 
+PLACE = "torchrun's rendezvous"
+
 
 def test_a_failing_rank_is_the_first_thing_one_reads(start, faulty, elsewhere):
     process = start("train", "--model", faulty, "--nproc", "2", env=child_environment(TEST_FAULT="raise"))
@@ -114,8 +116,10 @@ def test_a_signal_before_training_begins_is_answered_with_one_line(start, elsewh
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 130
-    early, later = "paceline: interrupted\n", "paceline: stopped before the ranks could save\n"
-    assert errors in ([later] if moment == "--config" else [early, later])
+    early = {"paceline: interrupted\n", "paceline: stopped while starting the ranks\n"}
+    later = {"paceline: stopped before the ranks could save\n"}
+    later |= {f"paceline: stopped while rank {rank} was waiting for 1 other rank at {PLACE}\n" for rank in (0, 1)}
+    assert errors in (later if moment == "--config" else early | later)
     assert no_rank_left(elsewhere)
 
 

@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter
 
 from paceline.commands.launch import launch_ranks
 from paceline.core.config import CHANGEABLE, SETTINGS, Config, flag
-from paceline.core.errors import ExitCode, RunError
+from paceline.core.errors import ExitCode, RunError, StoppedError
 from paceline.core.load import Settings, load_config
 from paceline.core.start import Start
 from paceline.core.units import plural
@@ -77,13 +77,17 @@ def train_command(
     """
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
-    if plan is not None:
-        extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
-        extra += ["--resume", str(resume)] if resume else []
-        return launch_ranks(plan, settings, start, extra)
-    dismiss_ahead()
-    began = psutil.Process().create_time()
-    result = train(settings, start=start, resume=resume, show_table=summary, began=began)
+    try:
+        if plan is not None:
+            extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
+            extra += ["--resume", str(resume)] if resume else []
+            return launch_ranks(plan, settings, start, extra)
+        dismiss_ahead()
+        began = psutil.Process().create_time()
+        result = train(settings, start=start, resume=resume, show_table=summary, began=began)
+    except StoppedError as stop:
+        _queue_again_after(stop.signal, world, start)
+        raise
     if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else after_stop(result.signal, world, start)
@@ -118,11 +122,15 @@ def train(
 
 def after_stop(signal: int, world: World, start: Start) -> int:
     """Tell whoever started us that we stopped in good order, and ask Slurm for another turn when it gave notice."""
+    _queue_again_after(signal, world, start)
+    report_stop(signal, os.environ)
+    return ExitCode.FINISHED if world.told_by in LAUNCHERS else 128 + signal
+
+
+def _queue_again_after(signal: int, world: World, start: Start) -> None:
     job = slurm_job(world, os.environ)
     if signal == SIGUSR1 and job is not None:
         _queue_again(job, start)
-    report_stop(signal, os.environ)
-    return ExitCode.FINISHED if world.told_by in LAUNCHERS else 128 + signal
 
 
 def _queue_again(job: str, start: Start) -> None:

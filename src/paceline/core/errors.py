@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 class PacelineError(Exception):
     """A problem with a known cause: shown as one message and one hint, never as a traceback."""
 
-    exit_code = ExitCode.FAILED
+    exit_code: int = ExitCode.FAILED
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -75,6 +75,15 @@ class RanksError(PacelineError):
 
 class LostRankError(RanksError):
     """Another rank went, and this one follows: not the first cause of a failure."""
+
+
+class StoppedError(PacelineError):
+    """A signal came while this process waited for others, and there was nothing to save yet."""
+
+    def __init__(self, number: int, waiting: str) -> None:
+        super().__init__(f"stopped while {waiting}")
+        self.signal = number
+        self.exit_code = 128 + number
 
 
 class DivergedError(PacelineError):

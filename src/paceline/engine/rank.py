@@ -53,7 +53,7 @@ def run_rank(
     hold_memory()
     device = choose_device(config.device, world)
     choose_interface(world, os.environ)
-    with stop_on_signals() as stop, join(world, device, timeout=start.timeout) as team:
+    with stop_on_signals() as stop, join(world, device, timeout=start.timeout, asked=lambda: stop.signal) as team:
         threads = 1 if config.threads is None and config.exact == "bitwise" else config.threads
         set_threads(threads, num_sharing=team.num_sharing)
         return Beginning(config, team, start).run(stop, resume, show_table=show_table)

@@ -1,12 +1,11 @@
 """Ctrl-C, SIGTERM and Slurm's notice: the first asks the loop to stop after the step, a second Ctrl-C stops at once."""
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+from paceline.core.stopping import handled_by
 
 
 class StopRequest:
@@ -31,12 +30,5 @@ class StopRequest:
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn signals into a request while the block runs; outside the main thread there are none to catch."""
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
+    with handled_by(request.on_signal):
         yield request
-        return
-    before = {number: signal.signal(number, request.on_signal) for number in STOPPING}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,16 +7,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import psutil
 
-from paceline.core.errors import ExitCode, RanksError
+from paceline.core.errors import ExitCode, RanksError, StoppedError
 from paceline.core.limits import need_open_files
+from paceline.core.stopping import handled_by, interruptible
 from paceline.launching.agent import agent_for, stop_with_parent
 from paceline.launching.echo import place_to_print
 from paceline.launching.plan import LaunchPlan
@@ -25,14 +26,19 @@ from paceline.records.reports import VARIABLE, Report, read_reports
 STDERR = "_PACELINE_STDERR"
 SECONDS_TO_STOP = 45
 SECONDS_TO_FAIL = 5
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Start the ranks of this node, wait for them, and return the exit code that tells how they ended."""
     need_open_files(plan.world_size)
-    wait_for_meeting(plan)
-    with tempfile.TemporaryDirectory(prefix="paceline-") as name, place_to_print() as place:
+    with interruptible(plan.waiting):
+        wait_for_meeting(plan)
+        return _run(plan, words, environ)
+
+
+def _run(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> int:
+    temporary = tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)
+    with temporary as name, place_to_print() as place:
         folder = Path(name)
         ours = {
             VARIABLE: name,
@@ -45,9 +51,12 @@ def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]
             # once, that store spares them a port that another program may take before they do.
             ours["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         agent = agent_for(place.stdout)
-        agent.begin(plan.torchrun_words(words, folder), dict(environ) | ours)
         watch = _Watch(agent.process, folder, max_restarts=plan.max_restarts)
-        code = watch.wait()
+        with watch.over_ranks():
+            agent.begin(plan.torchrun_words(words, folder), dict(environ) | ours)
+            code = watch.wait()
+        if watch.first_signal is not None and watch.stopped_early:
+            raise StoppedError(watch.first_signal, plan.waiting)
         return conclude(code, read_reports(folder), agent.said(), stopped_by=watch.first_signal)
 
 
@@ -59,38 +68,44 @@ class _Watch:
         self._reports = reports
         self._max_restarts = max_restarts
         self.first_signal: int | None = None
+        self.stopped_early = False
+        """Whether the first signal came before torchrun had started a rank."""
         self._stopping_since: float | None = None
         self._failing_since: float | None = None
         self._started: set[psutil.Process] = set()
 
+    @contextmanager
+    def over_ranks(self) -> Iterator[None]:
+        """Pass signals on while the block runs, and leave no process behind."""
+        with handled_by(self._pass_on):
+            try:
+                yield
+            finally:
+                self._end_all()
+                self._agent.wait()
+
     def wait(self) -> int:
-        in_main_thread = threading.current_thread() is threading.main_thread()  # others get no signals
-        before = {number: signal.signal(number, self._pass_on) for number in FORWARDED if in_main_thread}
-        try:
-            turn = 0
-            while True:
-                try:
-                    return self._agent.wait(timeout=0.5)
-                except subprocess.TimeoutExpired:
-                    turn += 1
-                    if turn % 10 == 0:  # it reads all of /proc, and no core is idle
-                        self._remember()
-                    self._give_up_if_late()
-        finally:
-            self._end_all()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        turn = 0
+        while True:
+            try:
+                return self._agent.wait(timeout=0.5)
+            except subprocess.TimeoutExpired:
+                turn += 1
+                if turn % 10 == 0:  # it reads all of /proc, and no core is idle
+                    self._remember()
+                self._give_up_if_late()
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         self._remember()
-        if number == signal.SIGUSR1:  # torchrun would die of it; its ranks save and stop
+        if number == signal.SIGUSR1 and self._started:  # torchrun would die of it; its ranks save and stop
             for process in self._started:
                 _send(process, signal.SIGUSR1)
             return
         if self._stopping_since is not None and number == signal.SIGINT:
             self._end_all()
             return
-        self.first_signal = self.first_signal or number
+        if self.first_signal is None:
+            self.first_signal, self.stopped_early = number, not self._started
         self._stopping_since = self._stopping_since or time.monotonic()
         self._agent.terminate()
 
@@ -139,6 +154,8 @@ def conclude(code: int, reports: list[Report], log: str, *, stopped_by: int | No
     if code == 0 or (stops and not failures):
         if not stops:
             return ExitCode.FINISHED
+        if stops[0].message:
+            _tell(stops[0])
         return stops[0].exit_code if stopped_by is None else 128 + stopped_by
     if stopped_by is not None and not failures:
         _say("stopped before the ranks could save")

@@ -35,6 +35,22 @@ class LaunchPlan:
         """The most ranks that there may be, on all nodes together."""
         return self.nproc * int(self.nnodes.rpartition(":")[2])
 
+    @property
+    def waiting(self) -> str:
+        """What this launcher does until it has started ranks."""
+        if self.rendezvous is None:
+            return "starting the ranks"
+        if self.node_rank is None:
+            return f"this node was waiting for the others of --nnodes {self.nnodes} at {self.rendezvous}"
+        return f"node {self.node_rank} was waiting for {self._other_nodes()} at {self.rendezvous}"
+
+    def _other_nodes(self) -> str:
+        most = int(self.nnodes.rpartition(":")[2])
+        others = [str(node) for node in range(most) if node != self.node_rank]
+        if len(others) > 4:
+            return f"{len(others)} other nodes"
+        return f"node{'s' if len(others) > 1 else ''} {', '.join(others)}"
+
     def torchrun_words(self, words: Sequence[str], log_dir: Path) -> list[str]:
         """Return the words for torchrun whose ranks run `paceline` with these; its log folders go below `log_dir`."""
         ranks = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]

@@ -1,6 +1,6 @@
 """The ranks of a run as one team. A lone rank is a team of one, so that nothing above asks whether it is alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 from paceline.core.errors import ConfigError, LostRankError, RanksError
 from paceline.core.limits import need_open_files
+from paceline.core.stopping import wait_interruptibly
+from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.device import cores
 from paceline.parallel.lost import is_lost, peer_of
@@ -111,10 +113,13 @@ class Team:
 
 
 @contextmanager
-def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Iterator[Team]:
+def join(
+    world: World, device: torch.device, *, timeout: float = 600.0, asked: Callable[[], int | None] = lambda: None
+) -> Iterator[Team]:
     """Join the other ranks, and leave them when the block ends well; after a failure peers may be stuck, so just go.
 
-    Collective: every rank must call it.
+    A signal while ranks are missing raises StoppedError; `asked` returns one that was caught before. Collective: every
+    rank must call it.
     """
     if world.size == 1:
         yield Team(world, device)
@@ -123,6 +128,18 @@ def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Itera
     if not dist.is_available() or not dist.is_backend_available(backend):
         raise ConfigError(f"this torch has no {backend} backend", hint="install a torch that has, or use --device cpu")
     need_open_files(world.size)
+    others = plural(world.size - 1, "other rank")
+    waiting = f"rank {world.rank} was waiting for {others} at {_where(world)}"
+    team = wait_interruptibly(lambda: _connect(world, device, backend, timeout), waiting, asked)
+    with loss_explained():
+        yield team
+        team.meet()
+    leave_meeting(world)
+    dist.destroy_process_group()
+
+
+def _connect(world: World, device: torch.device, backend: str, timeout: float) -> Team:
+    """Return the team once all ranks have joined. Collective: every rank must call it."""
     limit = timedelta(seconds=timeout)
     store = open_store(world, timeout)
     try:
@@ -136,12 +153,9 @@ def join(world: World, device: torch.device, *, timeout: float = 600.0) -> Itera
             hint="are all ranks running, and can their hosts reach each other? GLOO_SOCKET_IFNAME names the interface",
         ) from cause
     team = Team(world, device, control, limit)
-    team.count_neighbours()
     with loss_explained():
-        yield team
-        dist.barrier(group=control)
-    leave_meeting(world)
-    dist.destroy_process_group()
+        team.count_neighbours()
+    return team
 
 
 @contextmanager

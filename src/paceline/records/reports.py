@@ -27,6 +27,7 @@ class Report:
     time: float
     exit_code: int
     message: str
+    """What to tell the user; empty when the rank stopped in good order."""
     hint: str | None = None
     trace: str | None = None
     """The traceback, for problems that are not explained by their message."""
@@ -55,7 +56,7 @@ def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
 
 def report_stop(signal: int, environ: Mapping[str, str]) -> bool:
     """Leave word that the rank stopped in good order because of a signal."""
-    return _leave(environ, exit_code=128 + signal, message="stopped", hint=None, trace=None, where="")
+    return _leave(environ, exit_code=128 + signal, message="", hint=None, trace=None, where="")
 
 
 def read_reports(folder: Path) -> list[Report]:

@@ -1,0 +1,69 @@
+"""The signals that ask a run to stop, and waits for other processes that end at once when one of them comes."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+from paceline.core.errors import StoppedError
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+WAITING = "waiting for other processes"
+T = TypeVar("T")
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Give these signals to a handler while the block runs; outside the main thread there are none to catch."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+@contextmanager
+def interruptible(waiting: str) -> Iterator[None]:
+    """Let a signal end the block with StoppedError, which says what was going on."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise StoppedError(number, waiting)
+
+    with handled_by(stop):
+        yield
+
+
+def wait_interruptibly(work: Callable[[], T], waiting: str, asked: Callable[[], int | None] = lambda: None) -> T:
+    """Return the result of work that may wait in C++ for other processes; a signal ends the wait with StoppedError.
+
+    The work runs on a thread of its own: C++ holds signals back from the main thread until it returns there. After
+    StoppedError that thread still waits. `asked` returns the signal that an earlier handler has already caught.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as problem:  # noqa: BLE001 - raised again on the main thread
+            result.set_exception(problem)
+
+    with interruptible(waiting):
+        number = asked()
+        if number is not None:
+            raise StoppedError(number, waiting)
+        threading.Thread(target=run, name=WAITING, daemon=True).start()
+        return result.result()
+
+
+def is_still_waiting() -> bool:
+    """Tell whether a wait that was interrupted goes on in C++, which may crash while the interpreter shuts down."""
+    return any(thread.name == WAITING for thread in threading.enumerate())

@@ -1,0 +1,59 @@
+"""Waits for other processes: their result, their failure, and the signal that ends them."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from paceline.core.errors import RanksError, StoppedError
+from paceline.core.stopping import STOPPING, interruptible, is_still_waiting, wait_interruptibly
+
+
+def test_a_wait_gives_what_it_waited_for():
+    assert wait_interruptibly(lambda: 42, "waiting") == 42
+    assert not is_still_waiting()
+
+
+def test_a_wait_that_fails_raises_its_own_error():
+    def fail():
+        raise RanksError("rank 1 did not come")
+
+    with pytest.raises(RanksError, match="rank 1 did not come"):
+        wait_interruptibly(fail, "waiting")
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_ends_a_wait_and_gives_the_handlers_back(number):
+    before = [signal.getsignal(other) for other in STOPPING]
+    end = threading.Event()
+
+    def work():
+        os.kill(os.getpid(), number)
+        end.wait()
+
+    with pytest.raises(StoppedError, match="stopped while rank 0 was waiting") as caught:
+        wait_interruptibly(work, "rank 0 was waiting")
+    assert (caught.value.signal, caught.value.exit_code) == (number, 128 + number)
+    assert [signal.getsignal(other) for other in STOPPING] == before
+    assert is_still_waiting()
+    end.set()
+
+
+def test_a_signal_that_was_caught_before_the_wait_ends_it_too():
+    with pytest.raises(StoppedError) as caught:
+        wait_interruptibly(lambda: 42, "waiting", lambda: signal.SIGTERM)
+    assert caught.value.exit_code == 143
+
+
+def test_another_thread_waits_by_itself_and_catches_nothing():
+    answers = []
+
+    def wait():
+        with interruptible("waiting"):
+            answers.append(wait_interruptibly(threading.get_ident, "waiting"))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert answers == [thread.ident]

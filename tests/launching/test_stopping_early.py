@@ -1,0 +1,135 @@
+"""A signal while processes wait for each other ends them at once, with one sentence and its own exit code."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import LONGEST, child_environment
+from tests.launching.conftest import SETTINGS, free_port, no_rank_left
+
+RANK_1_NEVER_COMES = """
+import os, signal
+if os.environ.get("RANK") == "1":
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def without_rank_1(elsewhere) -> dict[str, str]:
+    """Return an environment in which rank 1 stops before it runs any code of ours."""
+    folder = elsewhere / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(RANK_1_NEVER_COMES)
+    environ = child_environment()
+    return environ | {"PYTHONPATH": f"{folder}:{environ['PYTHONPATH']}"}
+
+
+def catches_sigterm(pid: int) -> bool:
+    """Tell whether a process has a handler for SIGTERM: a rank or launcher that is done with its imports has one."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    mask = next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1]
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def rank_0_in(folder: Path) -> int:
+    """Return the process of rank 0 once it waits for the others, else 0."""
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words = process.info["cmdline"] or []
+        if process.info["cwd"] == str(folder) and "paceline" in words and "torch.distributed.run" not in words:
+            environ = process.environ()
+            if environ.get("RANK") == "0" and catches_sigterm(process.pid):
+                return process.pid
+    return 0
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "number"),
+    [
+        ("tcp", 0, signal.SIGTERM),
+        ("tcp", 1, signal.SIGINT),
+        ("file", 0, signal.SIGUSR1),
+        ("file", 1, signal.SIGTERM),
+        ("env", 0, signal.SIGINT),
+        ("env", 1, signal.SIGTERM),
+    ],
+)
+def test_a_rank_started_by_hand_stops_waiting(start, elsewhere, wait_until, kind, rank, number):
+    port = free_port()
+    place = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{elsewhere}/meet", "env": "env://"}[kind]
+    environ = child_environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    words = ["--rank", rank, "--world-size", 2, "--init-method", place]
+    process = start("train", *SETTINGS, *words, env=environ)
+    wait_until(lambda: catches_sigterm(process.pid), "the rank to wait")
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=LONGEST)
+    assert (process.returncode, output) == (128 + number, "")
+    assert errors == f"paceline: stopped while rank {rank} was waiting for 1 other rank at {place}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_launcher_stops_waiting_for_another_node(start, elsewhere, wait_until, node, number):
+    place = f"127.0.0.1:{free_port()}"
+    process = start("train", *SETTINGS, "--nnodes", 2, "--node-rank", node, "--rendezvous", place)
+    wait_until(lambda: catches_sigterm(process.pid), "the launcher to wait")
+    if node == 0:
+        wait_until(lambda: listens(int(place.rpartition(":")[2])), "torchrun to wait")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 128 + number
+    assert errors.endswith(f"paceline: stopped while node {node} was waiting for node {1 - node} at {place}\n")
+    assert no_rank_left(elsewhere)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_launcher_whose_ranks_wait_for_one_that_never_comes_says_so_once(
+    start, elsewhere, wait_until, without_rank_1, number
+):
+    process = start("train", *SETTINGS, "--nproc", 2, env=without_rank_1)
+    wait_until(lambda: rank_0_in(elsewhere), "rank 0 to wait")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 128 + number
+    assert errors == "paceline: stopped while rank 0 was waiting for 1 other rank at torchrun's rendezvous\n"
+    assert no_rank_left(elsewhere)
+
+
+def test_a_rank_of_torchrun_stops_waiting(elsewhere, wait_until, without_rank_1):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "paceline"]
+    process = subprocess.Popen([*torchrun, "train", *SETTINGS], env=without_rank_1, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: rank_0_in(elsewhere), "rank 0 to wait")
+    os.kill(rank_0_in(elsewhere), signal.SIGTERM)
+    _, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 1
+    assert errors.count("paceline: stopped while rank 0 was waiting for 1 other rank at torchrun's rendezvous\n") == 1
+    assert "exitcode  : 143" in errors
+    assert no_rank_left(elsewhere)
+
+
+def test_the_notice_of_slurm_queues_a_job_again_whose_ranks_wait(start, elsewhere, wait_until):
+    tool = elsewhere / "scontrol"
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {elsewhere}/asked\n')
+    tool.chmod(0o755)
+    environ = child_environment(SLURM_JOB_ID="4711", PATH=f"{elsewhere}:{os.environ['PATH']}")
+    place = f"file://{elsewhere}/meet"
+    words = ["--rank", 0, "--world-size", 2, "--init-method", place]
+    process = start("train", *SETTINGS, *words, env=environ)
+    wait_until(lambda: catches_sigterm(process.pid), "the rank to wait")
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=LONGEST)
+    assert process.returncode == 128 + signal.SIGUSR1
+    assert (elsewhere / "asked").read_text() == "requeue 4711\n"
