@@ -7,7 +7,7 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-epoch clean predictions
+.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,23 +69,29 @@ check: $(READY)  ## lint, types, layers, dependencies
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/deptry src
 
+# Without timm: it needs torchvision, whose wheel on PyPI is built for CUDA. Beside a CPU build of torch its import fails,
+# and with it that of Lightning, which imports torchvision where there is one.
 $(BENCH)/.ready: pyproject.toml constraints.txt
-	test -x $(BENCH)/bin/python || python3 -m venv $(BENCH)
+	python3 -m venv --clear $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . \
-		lightning accelerate simplejpeg timm
+		lightning accelerate
+	$(BENCH)/bin/python -c 'import accelerate, lightning'
 	touch $@
 
-bench: $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate, Lightning, torchvision, timm and Pillow
-	$(BENCH)/bin/python -m benchmarks.loop_overhead
-	$(BENCH)/bin/python -m benchmarks.start_up
-	$(BENCH)/bin/python -m benchmarks.data_augment
-	$(BENCH)/bin/python -m benchmarks.data_decode
-	$(BENCH)/bin/python -m benchmarks.ranks
-	$(BENCH)/bin/python -m benchmarks.exact
+bench: $(READY) $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate, Lightning, torchvision, timm and Pillow
+	$(BENCH)/bin/python -m benchmarks.loop_overhead $(QUICK)
+	$(PYTHON) -m benchmarks.start_up $(QUICK)
+	$(PYTHON) -m benchmarks.data_augment $(QUICK)
+	$(PYTHON) -m benchmarks.data_decode $(QUICK)
+	$(PYTHON) -m benchmarks.ranks $(QUICK)
+	$(PYTHON) -m benchmarks.exact $(QUICK)
 
-bench-epoch: $(BENCH)/.ready  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)
-	$(BENCH)/bin/python -m benchmarks.cifar_epoch
+bench-quick:  ## run every benchmark of `make bench` with very few rounds: does it still work?
+	$(MAKE) bench QUICK=--quick
+
+bench-epoch: $(READY)  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)
+	$(PYTHON) -m benchmarks.cifar_epoch
 
 format: $(READY)  ## rewrite the code the way `make check` wants it
 	$(VENV)/bin/ruff check --fix .

@@ -1,6 +1,6 @@
 """Augmentation from memory against torchvision, Pillow and timm, image for image, on one thread.
 
-    python -m benchmarks.data_augment [--data-dir data] [--rounds 7]
+    python -m benchmarks.data_augment [--data-dir data] [--rounds 7 | --quick]
 
 Takes CIFAR-10 from the data folder, or else noise. Contenders take turns; CPU seconds per image, so that a busy machine
 disturbs all of them alike. Paceline's batches of 128 come from its loader, as training gets them. torchvision and timm
@@ -41,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", dest="rounds", action="store_const", const=1, help="one round")
     options = parser.parse_args()
     torch.set_num_threads(1)
     make_torchvision_importable()

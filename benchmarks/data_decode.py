@@ -1,6 +1,6 @@
 """JPEG decoding as Paceline does it with simplejpeg, against Pillow, on one thread.
 
-    python -m benchmarks.data_decode [--rounds 9]
+    python -m benchmarks.data_decode [--rounds 9 | --quick]
 
 Contenders take turns; CPU seconds per image. Both rest on libjpeg-turbo and give the same pixels, so what is saved is
 everything around it: the finer the quality, the more of the time goes into Huffman codes, where nothing can be saved.
@@ -25,6 +25,7 @@ NUM = 40
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", dest="rounds", action="store_const", const=1, help="one round")
     rounds = parser.parse_args().rounds
     print(f"Paceline decodes JPEG with {decoder_name()}")
     whole = {"Paceline": decode, "Pillow": with_pillow}

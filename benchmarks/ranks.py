@@ -1,6 +1,6 @@
 """What ranks cost: two ranks of ddp beside two processes that know nothing of each other.
 
-    python -m benchmarks.ranks [--rounds 50]      # 2 ranks × 1 thread, resnet20, 128 images a rank
+    python -m benchmarks.ranks [--rounds 50 | --quick]      # 2 ranks × 1 thread, resnet20, 128 images a rank
 
 The same two processes take turns at a few steps as one job and a few as two jobs, so that both meet the machine
 in the same mood, which lasts for seconds. Efficiency is the rate of the one over the mean rate of the others. Two jobs
@@ -164,6 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What ranks cost")
     parser.add_argument("part", nargs="*", help="for its own use: what one of the ranks is to do")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--quick", dest="rounds", action="store_const", const=2, help="two rounds")
     given = parser.parse_args()
     if not given.part:
         speed("cifar", steps=2, rounds=given.rounds)

@@ -1,6 +1,6 @@
 """From the command to the first step of all its ranks: Paceline against a plain script, one rank and two.
 
-    python -m benchmarks.start_up [--rounds 10]
+    python -m benchmarks.start_up [--rounds 10 | --quick]
 
 The plain script imports torch and takes one step of the same model. Wall seconds are those of the last rank to arrive;
 CPU seconds are those of one rank. Commands take turns, differences are taken within a round.
@@ -63,6 +63,7 @@ class Net(nn.Sequential):
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the way to the first step")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--quick", dest="rounds", action="store_const", const=1, help="one round")
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as name:
         commands = commands_in(Path(name))
