@@ -69,6 +69,13 @@ def test_bf16(): assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
 """
 
 
+def options_of_make_test() -> list[str]:
+    """Return the options that `make test` gives to pytest, but for the choice of tests."""
+    found = re.search(r"^test:.*\n\t\$\(PYTHON\) -m pytest (.*) -m ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1].split()
+
+
 def write_suite(folder: Path, modules: dict[str, str], hooks: str) -> None:
     """Write test modules, and four that always pass, with the settings and hooks of our own suite."""
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -86,7 +93,7 @@ def run_suite(tmp_path):
 
     def run(*options: str, hooks: str = "", **modules: str) -> tuple[int, str]:
         write_suite(tmp_path, modules, hooks)
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "2", *options]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options_of_make_test(), *options]
         environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
         environ = {name: value for name, value in environ.items() if name not in INHERITED}
         both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
