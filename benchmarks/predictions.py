@@ -71,12 +71,13 @@ class Lab:
         self._folder = folder
         self._model, self._data, self._images = WORKLOADS[workload]
 
-    def run(self, command: str, name: str, ranks: int, mbit: int, *words: str) -> RunFolder:
+    def run(self, command: str, name: str, ranks: int, mbit: int, *words: str, accumulate: int = 1) -> RunFolder:
         """Run a command on the first so many hosts and return its run folder."""
         for host in range(1, ranks + 1):
             self._hosts.limit(host, f"{mbit}mbit")
         place = ("--world-size", ranks, "--init-method=tcp://10.77.0.1:29500")
-        usual = (self._model, self._data, "--threads=1", "--device=cpu", f"--global-batch={ranks * self._images}",
+        batch = (f"--global-batch={ranks * self._images * accumulate}", f"--accumulate={accumulate}")
+        usual = (self._model, self._data, "--threads=1", "--device=cpu", *batch,
                  "--augment=none", f"--name={name}", f"--runs-dir={self._folder / 'runs'}")  # fmt: skip
         options = {"cwd": self._folder, "env": child_environment(OMP_NUM_THREADS="1")}
         started = [
@@ -90,19 +91,19 @@ class Lab:
                 raise SystemExit(f"{command} {name} failed:\n{out}\n{err}")
         return RunFolder(max((self._folder / "runs" / name).iterdir()))
 
-    def predict(self, run: RunFolder, ranks: int, mbit: int) -> dict:
+    def predict(self, run: RunFolder, ranks: int, mbit: int, *more: str) -> dict:
         """Return what the command line says."""
-        words = ["predict", run.path, f"--ranks={ranks}", f"--link={mbit}mbit", "--json"]
+        words = ["predict", run.path, f"--ranks={ranks}", f"--link={mbit}mbit", "--json", *more]
         answer = self._hosts.run(1, sys.executable, "-m", "paceline", *words, env=child_environment())
         if answer.returncode:
             raise SystemExit(answer.stderr)
         return json.loads(answer.stdout)
 
-    def measure(self, ranks: int, mbit: int) -> float:
-        """Return the median step of a real training."""
+    def measure(self, ranks: int, mbit: int, *, accumulate: int = 1) -> float:
+        """Return the median step of a real training, each of whose parts has the images of the profile."""
         steps = f"--steps={WARM_UP + STEPS}"
         words = ("--log-every=1", "--track=none", "--epochs=1000", "--eval-every=1000", "--save-every=1000", steps)
-        run = self.run("train", f"train-{ranks}-{mbit}", ranks, mbit, *words)
+        run = self.run("train", f"train-{ranks}-{mbit}", ranks, mbit, *words, accumulate=accumulate)
         seconds = [record["seconds"] for record in read_metrics(run) if record["kind"] == "step"]
         return statistics.median(seconds[WARM_UP:])
 

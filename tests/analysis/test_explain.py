@@ -125,6 +125,19 @@ def test_a_profile_that_does_not_fit_the_run_is_not_believed():
     assert not exchange_of(split, CONFIG, replace(profile_of(bandwidth=44.7e6 / 0.36), world_size=4)).from_profile
 
 
+def test_a_profile_of_several_parts_waits_for_gradients_once():
+    split, plain = a_run(communication=0.26, about={"gradient_bytes": 44_700_000}), profile_of(bandwidth=44.7e6 / 0.36)
+    names = ("data", "copy", "forward", "backward")
+    twice = {name: tuple(2 * value for value in getattr(plain.free[0], name)) for name in names}
+    rank = replace(plain.free[0], **twice, step=(0.665,) * 4)
+    parts = replace(plain, accumulate=2, free=(rank, rank), images_per_rank=8, global_batch=16)
+    one, two = (exchange_of(split, CONFIG, profile) for profile in (plain, parts))
+    assert two.from_profile
+    assert two.exposed == pytest.approx(one.exposed)
+    assert two.seconds == pytest.approx(one.seconds + 0.3315)
+    assert two.with_work(more=2) == pytest.approx(one.with_work(more=4))
+
+
 def test_threads_beyond_the_cores_are_blamed_and_otherwise_other_programs():
     crowded = a_run(starved=0.4, about={"threads": [8, 8], "cores": [8, 8]})
     (finding,) = explain(crowded, CONFIG)

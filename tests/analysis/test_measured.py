@@ -56,6 +56,21 @@ def test_the_profiled_step_itself_is_predicted():
     assert simulate_step(measured_workload(PROFILE), fabric, 2).seconds == pytest.approx(0.8)
 
 
+def test_a_profile_of_several_parts_gives_the_work_of_one():
+    """Its passes are sums over all parts; its buckets are counted from the start of the last."""
+    whole = steps(0.0)
+    columns = {name: tuple(2 * value for value in getattr(whole, name)) for name in ("data", "copy", "forward")}
+    backward = tuple(2 * value for value in whole.backward)
+    twice = replace(whole, **columns, backward=backward, step=(0.96,) * 8)
+    profile = replace(PROFILE, accumulate=2, images_per_rank=64, global_batch=128, free=(twice,) * 2)
+    work, single = measured_workload(profile), measured_workload(PROFILE)
+    for name in ("forward", "backward", "update", "other", "ready", "sizes", "images_per_rank"):
+        assert getattr(work, name) == pytest.approx(getattr(single, name)), name
+    fabric = Fabric(inter=replace(measured_link(PROFILE), latency=0.0))
+    step = simulate_step(work, fabric, 2, accumulate=2)
+    assert step.seconds == pytest.approx(0.8 + 0.46), "the profiled step, and the computing of one more part"
+
+
 def test_gradients_that_come_later_in_real_steps_tell_what_a_cpu_loses():
     late = replace(PROFILE.buckets[1], ready_real=0.32, done_real=0.62)
     work = measured_workload(replace(PROFILE, buckets=(PROFILE.buckets[0], late)))

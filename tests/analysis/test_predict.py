@@ -166,8 +166,37 @@ def test_compressing_and_accumulating_help_where_the_link_is_slow():
     slow = case(0.1e6)
     plain = predict(slow, 2).throughput.value
     assert predict(replace(slow, workload=WORK.compressed(0.5)), 2).throughput.value > 1.5 * plain
-    whole = replace(slow, workload=replace(WORK, images_per_rank=30), accumulate=4, global_batch=240)
-    assert predict(whole, 2).throughput.value > 2 * plain
+    assert predict(replace(slow, accumulate=4), 2).throughput.value > 2 * plain
+    same = replace(slow, accumulate=4, global_batch=240)
+    assert predict(same, 2).step == predict(replace(slow, accumulate=4), 2).step
+
+
+def test_a_step_has_the_computing_of_all_its_parts_and_one_exchange():
+    four = predict(case(accumulate=4), 2)
+    assert four.images_per_rank == 120
+    assert four.step.value == pytest.approx(4 * 3.0 + 1.0)
+    assert four.efficiency.value == pytest.approx(12 / 13)
+    assert predict(case(accumulate=4), 1).throughput.value == pytest.approx(10), "30 images in 3 s, as without"
+
+
+def test_parts_of_one_global_batch_save_no_exchange():
+    """Only the backward pass of the last part hides it, so that there is nothing to gain."""
+    early = replace(WORK, ready=(0.5,))
+    whole, parts = (predict(case(0.7e6, workload=early, global_batch=60, accumulate=n), 2) for n in (1, 4))
+    assert whole.step.value == pytest.approx(1.0 + 1.0 + 1 / 0.7)
+    assert parts.step.value == pytest.approx(0.75 * 3.0 + 0.25 * 2.0 + 1 / 0.7)
+    assert parts.throughput.value < whole.throughput.value
+
+
+def test_only_the_part_that_exchanges_pays_for_taking_part():
+    assert predict(case(overhead=0.1, accumulate=4), 2).step.value == pytest.approx(3 * 3.0 + 3.3 + 1.0)
+    assert predict(case(overhead=0.1, accumulate=4), 1).step.value == pytest.approx(4 * 3.0)
+
+
+def test_the_best_batch_of_several_parts_has_no_part_of_less_than_an_image():
+    best = predict(case(accumulate=8), 2).best_batch.value
+    assert best == 128
+    assert predict(case(1e12, accumulate=8), 2).best_batch.value == 8
 
 
 def test_a_thousand_ranks_are_simulated_bucket_by_bucket():

@@ -66,3 +66,40 @@ def test_what_makes_no_sense_is_said(run, words, message):
     assert answer.code == 2
     assert message in answer.err
     assert "Traceback" not in answer.err
+
+
+GIVEN = ("--model=resnet50", "--images-per-second=360", "--per-rank-batch=64", "--link=1gbit", "--json")
+
+
+def predicted(run, *words):
+    """Return the answers by the number of ranks."""
+    rows = [json.loads(line) for line in run("predict", *GIVEN, *words).out.splitlines()]
+    return {row["ranks"]: row for row in rows}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 32, 1000])
+def test_one_device_has_the_speed_that_was_given_however_many_parts_a_step_has(run, parts):
+    for words in ((), (f"--global-batch={64 * parts}",)):
+        one = predicted(run, "--ranks=1", f"--accumulate={parts}", *words)[1]
+        assert one["throughput"]["value"] == pytest.approx(360, rel=1e-9)
+        assert one["efficiency"]["value"] == 1
+        assert (one["images_per_rank"], one["accumulate"]) == (64 * parts, parts)
+        assert one["trivial_step"] == pytest.approx(one["step"]["value"])
+
+
+def test_accumulating_raises_speed_and_efficiency_on_a_slow_link(run):
+    answers = [predicted(run, "--ranks=8,64", f"--accumulate={parts}") for parts in (1, 4, 32)]
+    for ranks in (8, 64):
+        for name in ("throughput", "efficiency"):
+            few, more, many = (answer[ranks][name]["value"] for answer in answers)
+            assert few < more < many
+        assert answers[2][ranks]["throughput"]["value"] < 360 * ranks
+    exchanges = [answer[8]["exposed"]["value"] for answer in answers]
+    assert exchanges == pytest.approx([exchanges[0]] * 3), "one exchange a step, whatever its images"
+
+
+def test_the_parts_of_a_step_are_shown(run):
+    assert "256 × 8 in 4 parts" in run("predict", *GIVEN[:-1], "--ranks=8", "--accumulate=4").out
+    assert "parts" not in run("predict", *GIVEN[:-1], "--ranks=8").out
+    answer = run("predict", *GIVEN, "--accumulate=0")
+    assert (answer.code, answer.message) == (2, "--accumulate is 0, but must be at least 1")

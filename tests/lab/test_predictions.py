@@ -1,7 +1,7 @@
 """A prediction from one profile comes near what another link then gives; `make predictions` measures how near."""
 
 import pytest
-from benchmarks.predictions import Lab, outcomes
+from benchmarks.predictions import PROFILED, Lab, outcomes
 
 pytestmark = pytest.mark.quick
 
@@ -18,3 +18,19 @@ def test_two_other_links_are_predicted_from_one_profile(hosts, tmp_path):
     assert fast.measured < 0.7 * slow.measured, "the link decides"
     assert abs(slow.error) < 0.25, "loose: the machine may be busy with other tests"
     assert abs(fast.error) < 0.4
+
+
+@pytest.mark.timeout(280)
+def test_the_gain_of_accumulating_on_a_slow_link_is_predicted(hosts, tmp_path):
+    """Four parts a step and four times the images: one exchange where there were four."""
+    lab = Lab(hosts, tmp_path, "emulated")
+    try:
+        run = lab.run("profile", "profile", *PROFILED, "--pairs=3")
+        plain, parts = (lab.predict(run, *PROFILED, f"--accumulate={number}") for number in (1, 4))
+        measured = 4 * lab.measure(*PROFILED) / lab.measure(*PROFILED, accumulate=4)
+    finally:
+        for host in (1, 2):
+            hosts.unlimit(host)
+    predicted = parts["throughput"]["value"] / plain["throughput"]["value"]
+    assert measured > 1.5, "computing takes a quarter of a second, the exchange a whole one"
+    assert predicted == pytest.approx(measured, rel=0.25), "loose: the machine may be busy with other tests"

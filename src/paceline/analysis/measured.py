@@ -21,9 +21,14 @@ QUARTILES = 1.349
 
 
 def measured_workload(profile: Profile) -> Workload:
-    """Return the work of a rank from steps without communication, and what communication costs it in real ones."""
-    forward, backward, update = (_usual(profile.free, part) for part in ("forward", "backward", "update"))
-    other = max(_usual(profile.free, "step") - _usual(profile.free, "exchange") - forward - backward - update, 0.0)
+    """Return the work of a rank from steps without communication, and what communication costs it in real ones.
+
+    It is that of a part: a step has `profile.accumulate` of them, and buckets are counted from the start of the last.
+    """
+    parts, update = profile.accumulate, _usual(profile.free, "update")
+    computing = _usual(profile.free, "step") - _usual(profile.free, "exchange") - update
+    forward, backward = (_usual(profile.free, part) / parts for part in ("forward", "backward"))
+    other = max(computing / parts - forward - backward, 0.0)
     ends = max((bucket.ready for bucket in profile.buckets), default=0.0)
     backward = max(backward, ends)
     work = Workload(
@@ -33,7 +38,7 @@ def measured_workload(profile: Profile) -> Workload:
         other=other,
         ready=tuple(bucket.ready / backward for bucket in profile.buckets),
         sizes=tuple(float(bucket.bytes) for bucket in profile.buckets),
-        images_per_rank=profile.images_per_rank,
+        images_per_rank=profile.images_per_rank / parts,
         spread=_spread(profile),
         lanes=LANES.get(profile.backend, 1),
     )

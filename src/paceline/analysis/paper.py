@@ -28,18 +28,21 @@ class Device:
     """What one device does alone."""
 
     step: float
-    """Seconds."""
+    """Seconds for `images`, which it computes at once."""
     images: float
     bytes_per_parameter: float = 4.0
 
 
-def paper_workload(layers: Layers, device: Device, *, bucket: float = BUCKET) -> Workload:
-    """Return the work of a step with the buckets that DDP would make, ready when their share of arithmetic is done."""
+def paper_workload(layers: Layers, device: Device, *, bucket: float = BUCKET, accumulate: int = 1) -> Workload:
+    """Return the work of a part with the buckets that DDP would make, ready when their share of arithmetic is done.
+
+    What is known of the device is its speed, which holds for any number of parts: the update is a share of all of them.
+    """
     ready, sizes = buckets_of(layers, device.bytes_per_parameter, bucket)
     return Workload(
         forward=FORWARD * device.step,
         backward=BACKWARD * device.step,
-        update=UPDATE * device.step,
+        update=UPDATE * device.step * accumulate,
         ready=ready,
         sizes=sizes,
         images_per_rank=device.images,

@@ -41,12 +41,13 @@ class Case:
     """What is predicted: work on ranks over a fabric."""
 
     workload: Workload
+    """Of a part: what a rank computes at once. A step has `accumulate` of them."""
     fabric: Fabric
     doubt: Doubt
     overhead: Quantity = 0.0
-    """Part of a step's computing that taking part costs, however many ranks there are."""
+    """Part of its computing that the exchange of gradients costs a rank, however many ranks there are."""
     global_batch: float | None = None
-    """Images of a step over all ranks (strong scaling), or None where each rank has its own number (weak)."""
+    """Images of a step over all ranks (strong scaling), or None where each part has as many as the workload (weak)."""
     fixed: float = 0.0
     """Part of computing that does not depend on the number of images."""
     accumulate: int = 1
@@ -57,7 +58,9 @@ class Case:
 
     def images_per_rank(self, ranks: int) -> float:
         """Return how many images a rank has in a step, all its parts together."""
-        return self.workload.images_per_rank if self.global_batch is None else self.global_batch / ranks
+        if self.global_batch is None:
+            return self.workload.images_per_rank * self.accumulate
+        return self.global_batch / ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Prediction:
     ranks: int
     nodes: int
     images_per_rank: float
+    """Of a step, all its parts together."""
+    accumulate: int
     step: Estimate
     throughput: Estimate
     efficiency: Estimate
@@ -85,7 +90,8 @@ class Prediction:
     link_for_good: Estimate
     """Bandwidth from which their efficiency is at least 90%."""
     best_batch: Estimate
-    """Smallest power of two of images per rank with an efficiency of at least 90%; infinite where none has."""
+    """Fewest images of a rank in a step, each part a power of two, with an efficiency of at least 90%; infinite where
+    none has."""
     finish: Estimate | None
     device_hours: Estimate | None
     cost: Estimate | None
@@ -104,11 +110,12 @@ def predict(case: Case, ranks: int) -> Prediction:
     finish = None if case.total_images is None else case.total_images / throughput
     hours = None if finish is None else finish * ranks / 3600
     trivial = _trivial(case, ranks)
-    alone = float(np.mean(step_of(replace(case, overhead=0.0), 1)))
+    alone = float(np.mean(step_of(case, 1)))
     return Prediction(
         ranks=ranks,
         nodes=case.fabric.nodes(ranks),
         images_per_rank=images,
+        accumulate=case.accumulate,
         step=estimate(step),
         throughput=estimate(throughput),
         efficiency=estimate(efficiency),
@@ -168,17 +175,16 @@ def _drawn(link: Link, factor: Quantity, latency: Quantity) -> Link:
 
 def _work(case: Case, ranks: int, images: float | None) -> Workload:
     images = case.images_per_rank(ranks) if images is None else images
-    work = case.workload.with_images(images / case.accumulate, fixed=case.fixed)
-    return work.scaled(1 + case.overhead) if ranks > 1 else work
+    return case.workload.with_images(images / case.accumulate, fixed=case.fixed)
 
 
 def _simulated(case: Case, ranks: int, images: float | None = None) -> Step:
-    return simulate_step(_work(case, ranks, images), case.fabric, ranks, accumulate=case.accumulate)
+    work = _work(case, ranks, images)
+    return simulate_step(work, case.fabric, ranks, accumulate=case.accumulate, overhead=case.overhead)
 
 
 def _trivial(case: Case, ranks: int) -> float:
-    work = replace(case, overhead=0.0)
-    return float(np.mean(trivial_step(_work(work, ranks, None), case.fabric, ranks, accumulate=case.accumulate)))
+    return float(np.mean(trivial_step(_work(case, ranks, None), case.fabric, ranks, accumulate=case.accumulate)))
 
 
 def _break_even(case: Case, ranks: int) -> Quantity:
@@ -218,9 +224,9 @@ def _with_bandwidth(case: Case, ranks: int, bandwidth: Quantity) -> Case:
 
 
 def _best_batch(case: Case, ranks: int) -> Quantity:
-    """Return the smallest power of two of images per rank that keeps the ranks busy."""
+    """Return the fewest images of a rank that keep the ranks busy, each part a power of two."""
     best = np.full(np.shape(case.workload.forward), np.inf)
-    images = 1
+    images = case.accumulate
     while images <= LARGEST_BATCH and np.isinf(best).any():
         good = efficiency_of(case, ranks, images) >= GOOD
         best = np.where(np.isinf(best) & good, images, best)

@@ -41,6 +41,8 @@ class Exchange:
     fabric: Fabric
     ranks: int
     from_profile: bool
+    accumulate: int = 1
+    """Parts of a step, each of which is the work."""
 
     @property
     def seconds(self) -> float:
@@ -55,13 +57,14 @@ class Exchange:
     @property
     def exposed(self) -> float:
         """Seconds of a step in which ranks only wait for gradients."""
-        return float(simulate_step(self.work, self.fabric, self.ranks).exposed)
+        return float(simulate_step(self.work, self.fabric, self.ranks, accumulate=self.accumulate).exposed)
 
-    def with_work(self, work: Workload | None = None, *, accumulate: int = 1, speed: float = 1.0) -> float:
-        """Return the seconds of a step with other work, several parts, or a link of another speed."""
+    def with_work(self, work: Workload | None = None, *, more: int = 1, speed: float = 1.0) -> float:
+        """Return the seconds of a step with other work, so many times the parts, or a link of another speed."""
         link = replace(self.fabric.inter, bandwidth=self.fabric.inter.bandwidth * speed)
         fabric = replace(self.fabric, inter=link)
-        step = simulate_step(self.work if work is None else work, fabric, self.ranks, accumulate=accumulate)
+        parts = more * self.accumulate
+        step = simulate_step(self.work if work is None else work, fabric, self.ranks, accumulate=parts)
         return float(step.seconds)
 
 
@@ -77,7 +80,11 @@ def exchange_of(split: TimeSplit, config: Config, profile: Profile | None) -> Ex
         return plain
     work = measured_workload(profile).compressed(COMPRESSED[profile.compress])
     measured = Exchange(
-        work=work, fabric=Fabric(inter=measured_link(profile)), ranks=split.world_size, from_profile=True
+        work=work,
+        fabric=Fabric(inter=measured_link(profile)),
+        ranks=split.world_size,
+        from_profile=True,
+        accumulate=profile.accumulate,
     )
     return measured if TRUSTED[0] * waited <= measured.exposed <= TRUSTED[1] * waited else plain
 
@@ -113,7 +120,7 @@ def _candidates(exchange: Exchange, config: Config) -> Iterator[Remedy]:
     batch, parts = more * config.global_batch, more * config.accumulate
     yield Remedy(
         words=f"--global-batch {batch} --accumulate {parts}",
-        gain=more * before / exchange.with_work(accumulate=more),
+        gain=more * before / exchange.with_work(more=more),
         why=f"{more} times the images for one exchange, in no more memory",
     )
     larger = exchange.work.with_images(more * exchange.work.images_per_rank)

@@ -14,12 +14,12 @@ SLOWEST = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """What one rank does in a step when nobody else is there; seconds, and bytes of gradients."""
+    """What one rank does alone in a step, or in each part of an accumulated one; seconds, and bytes of gradients."""
 
     forward: Quantity
     backward: Quantity
     update: Quantity
-    """The optimizer, and whatever else comes after the gradients."""
+    """The optimizer, and whatever else comes after the gradients: once a step."""
     other: Quantity = 0.0
     """Waiting for data, copying it, and all that belongs to no part."""
     ready: tuple[float, ...]
@@ -27,6 +27,7 @@ class Workload:
     sizes: tuple[float, ...]
     """Bytes of each bucket, in the order in which they are sent."""
     images_per_rank: float = 1.0
+    """Images that a rank computes at once."""
     spread: Quantity = 0.0
     """Standard deviation of a rank's computing from step to step, as a part of it: the slowest of n ranks rules."""
     lanes: int = 1
@@ -77,11 +78,18 @@ class Step:
     """When each bucket was ready, began to travel, and had arrived."""
 
 
-def simulate_step(workload: Workload, fabric: Fabric, ranks: int, *, accumulate: int = 1) -> Step:
-    """Simulate one step of `accumulate` parts, of which only the last exchanges gradients."""
+def simulate_step(
+    workload: Workload, fabric: Fabric, ranks: int, *, accumulate: int = 1, overhead: Quantity = 0.0
+) -> Step:
+    """Simulate one step of `accumulate` parts, of which only the last exchanges gradients.
+
+    `overhead` is the part of its computing that this costs the last one.
+    """
     work = workload.scaled(1 + workload.spread * expected_maximum(ranks))
-    alone = work.other + work.forward
-    begins = alone + (accumulate - 1) * (alone + work.backward)
+    begins = (accumulate - 1) * (work.other + work.forward + work.backward)
+    if ranks > 1:
+        work = work.scaled(1 + overhead)
+    begins = begins + work.other + work.forward
     if ranks == 1:
         ends = begins + work.backward
         return Step(seconds=ends + work.update, exposed=0.0, communication=0.0, backward_begins=begins,

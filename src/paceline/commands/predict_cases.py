@@ -51,6 +51,7 @@ def run_case(folder: RunFolder, cluster: Cluster, batch: Batch) -> tuple[Case, s
         fabric=_measured_fabric(profile, cluster),
         doubt=measured_doubt(profile),
         fixed=FIXED,
+        accumulate=batch.accumulate or profile.accumulate,
         total_images=_images_of(folder),
     )
     where = f"{folder.path}: {plural(profile.world_size, 'rank')}, {profile.model} on {profile.device}"
@@ -73,12 +74,14 @@ def paper_case(cluster: Cluster, paper: Paper, batch: Batch) -> tuple[Case, str]
     doubt = paper_doubt(inter, intra)
     if paper.step_time is None and paper.images_per_second is None:
         doubt = replace(doubt, pace=GUESSED_PACE)
+    parts = batch.accumulate or 1
     case = Case(
-        workload=paper_workload(layers, device, bucket=_amount("bucket", paper.bucket)),
+        workload=paper_workload(layers, device, bucket=_amount("bucket", paper.bucket), accumulate=parts),
         fabric=paper_fabric(inter, intra, per_node=cluster.per_node, algorithm=cluster.algorithm or "auto"),
         doubt=doubt,
         overhead=OVERHEAD,
         fixed=FIXED,
+        accumulate=parts,
     )
     size = sum(layer.parameters for layer in layers) / 1e6
     speed = f"{number(device.step)} s for {number(device.images)} images on one device"
@@ -100,8 +103,7 @@ def _with_batch(case: Case, cluster: Cluster, batch: Batch, *, is_paper: bool = 
     if batch.compress != "none":
         case = replace(case, workload=case.workload.compressed(0.5))
     total = case.total_images if batch.images is None else _amount("images", batch.images)
-    return replace(case, global_batch=batch.global_batch, accumulate=batch.accumulate, total_images=total,
-                   price=cluster.price)  # fmt: skip
+    return replace(case, global_batch=batch.global_batch, total_images=total, price=cluster.price)
 
 
 def _measured_fabric(profile: Profile, cluster: Cluster) -> Fabric:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from paceline.analysis.fabric import Algorithm
-from paceline.core.config import Numbers, Whole
+from paceline.core.config import MaybeWhole, Numbers, Whole
 
 CLUSTER = Group("The cluster", sort_key=1)
 PAPER = Group("Instead of a run: what a paper says", sort_key=2)
@@ -58,11 +58,12 @@ class Batch:
     """How many images, and for how long."""
 
     per_rank_batch: Annotated[float | None, Parameter(group=BATCH)] = None
-    """Images of a step on each rank, the same for any number of ranks (weak scaling)."""
+    """Images that each rank computes at once, the same for any number of ranks (weak scaling)."""
     global_batch: Annotated[float | None, Parameter(group=BATCH)] = None
     """Images of a step over all ranks, shared among them (strong scaling)."""
-    accumulate: Annotated[Whole, Parameter(group=BATCH)] = 1
-    """Parts of a step, of which only the last exchanges gradients."""
+    accumulate: Annotated[MaybeWhole, Parameter(group=BATCH)] = None
+    """Parts of a step, of which only the last exchanges gradients: each has --per-rank-batch images, or its share of
+    --global-batch. As in the run when not given, or 1."""
     compress: Annotated[Literal["none", "fp16", "bf16"], Parameter(group=BATCH)] = "none"
     """Let gradients travel in half the bytes."""
     images: Annotated[str | None, Parameter(group=BATCH)] = None

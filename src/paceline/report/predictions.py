@@ -27,13 +27,17 @@ def _row_of_doing(one: Prediction) -> list[str]:
     return [
         count(one.ranks),
         count(one.nodes),
-        f"{one.images_per_rank:,.4g} × {count(one.ranks)}",
+        f"{one.images_per_rank:,.4g} × {count(one.ranks)}" + _parts(one),
         _span(one.step, _time),
         _span(one.throughput, rate),
         _span(one.efficiency, _share),
         _span(one.exposed, _time),
         f"{_time(one.trivial_step)}, {_share(one.trivial_efficiency)}",
     ]
+
+
+def _parts(one: Prediction) -> str:
+    return f" in {count(one.accumulate)} parts" if one.accumulate > 1 else ""
 
 
 def _taking(predictions: Sequence[Prediction]) -> str:
