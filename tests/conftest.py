@@ -22,8 +22,21 @@ settings.load_profile("paceline")
 
 LONGEST = 300
 """Seconds after which a wait is a failure; nothing is ever expected to take so long."""
-FOREIGN = ("PACELINE_", "WANDB_", "SLURM_")
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+FOREIGN = (
+    "PACELINE_",
+    "WANDB_",
+    "SLURM_",
+    "PET_",
+    "SKYPILOT_",
+    "OMPI_",
+    "PMI",
+    "MPI_",
+    "MV2_",
+    "FLUX_",
+    "PALS_",
+    "JSM_",
+)
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 BF16 = "TESTS_BF16"

@@ -70,6 +70,14 @@ def test_srun_with_a_task_per_node_starts_the_ranks_of_each(train_by_slurm, alon
     assert len(list(folder.path.glob("ranks/rank-*.json"))) == 4
 
 
+def test_the_shell_that_salloc_opens_on_a_node_trains_alone(slurm, alone, tmp_path):
+    shell = ("salloc", "--nodes=2", "--ntasks=4", "srun", "--interactive", "--preserve-env")
+    ends(slurm.start(*shell, *PACELINE, *train("--timeout=20"), cwd=tmp_path))
+    folder = run_below(tmp_path)
+    is_like(alone, folder)
+    assert [environment["world_size"] for environment in read_environments(folder)] == [1]
+
+
 def test_a_submitted_job_is_followed_to_its_end(submit, alone, tmp_path):
     ((out, _),) = ends(submit("--nodes=2", "--time=10", then=()))
     is_like(alone, run_below(tmp_path))

@@ -98,17 +98,26 @@ def test_threads_of_one_process_reach_what_one_thread_reaches(start, reference):
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
 
 
-def test_mpirun_variables_make_ranks(start, reference):
+@pytest.mark.parametrize(
+    ("names", "told_by"),
+    [
+        ("OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun"),
+        ("MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE", "MVAPICH"),
+        ("FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID", "Flux"),
+        ("RANK WORLD_SIZE", "environment"),
+    ],
+)
+def test_the_variables_of_a_launcher_make_ranks(start, reference, names, told_by):
     port = str(free_port())
 
     def of_rank(rank: int) -> dict[str, str]:
-        names = {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2}
-        variables = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in names.items()}
-        return child_environment(MASTER_PORT=port, **variables)
+        variables = dict(zip(names.split(), map(str, (rank, 2, rank, 2)), strict=False))
+        return child_environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **variables)
 
     finish([start("train", *SETTINGS, env=of_rank(rank)) for rank in (0, 1)])
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
-    assert read_environments(only_run())[0]["told_by"] == "mpirun"
+    (environment,) = read_environments(only_run())
+    assert (environment["world_size"], environment["told_by"]) == (2, told_by)
 
 
 def test_two_launches_at_once_do_not_meet_each_other(start):

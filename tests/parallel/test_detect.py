@@ -5,8 +5,10 @@ import pytest
 from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.world import World
-from paceline.parallel.detect import DERIVED_PORTS, detect_world, in_slurm_task, slurm_job, slurm_meeting
+from paceline.parallel.detect import detect_world, slurm_job, slurm_meeting
 from paceline.parallel.hostlist import first_host
+from paceline.parallel.launchers import in_slurm_task
+from paceline.parallel.ports import DERIVED_PORTS
 
 NOTHING_SAID = Start()
 
@@ -35,6 +37,12 @@ OPEN_MPI = {
 
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "8", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1"}
 
+SALLOC = {
+    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0", "SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PTY_PORT": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1", "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.4711.4294967290",
+}  # fmt: skip
+
 ARRAY = {"SLURM_JOB_ID": "91", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "3"}
 
 
@@ -49,12 +57,23 @@ def facts(world: World) -> tuple:
         (TORCHRUN, (3, 4, 1, 2, "torchrun")),
         (SRUN, (5, 6, 1, 2, "Slurm")),
         (SBATCH, (0, 1, 0, 1, "nobody")),
+        (SALLOC, (0, 1, 0, 1, "nobody")),
         (SBATCH | TORCHRUN, (3, 4, 1, 2, "torchrun")),
         (SRUN | TORCHRUN, (3, 4, 1, 2, "torchrun")),
         (OPEN_MPI, (3, 4, 1, 2, "mpirun")),
         (MPICH, (1, 2, 1, 2, "mpirun")),
     ],
-    ids=["alone", "torchrun", "srun", "sbatch shell", "torchrun in sbatch", "torchrun in srun", "Open MPI", "MPICH"],
+    ids=[
+        "alone",
+        "torchrun",
+        "srun",
+        "sbatch shell",
+        "salloc shell",
+        "torchrun in sbatch",
+        "torchrun in srun",
+        "Open MPI",
+        "MPICH",
+    ],
 )
 def test_each_launcher_is_understood(environ, expected):
     assert facts(detect_world(environ, NOTHING_SAID)) == expected
@@ -126,13 +145,14 @@ def test_the_shell_of_a_job_is_no_task():
     assert not in_slurm_task(SBATCH)
     assert not in_slurm_task(SRUN | {"SLURM_STEP_ID": ""})
     assert not in_slurm_task({})
+    assert not in_slurm_task(SALLOC)
 
 
 def test_mpirun_on_one_host_needs_no_address_and_on_several_asks_for_one():
     one_host = {key: value for key, value in OPEN_MPI.items() if key != "MASTER_ADDR"}
     world = detect_world(one_host | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, NOTHING_SAID)
     assert world.meeting.startswith("tcp://127.0.0.1:")
-    with pytest.raises(ConfigError, match="nobody said where they meet"):
+    with pytest.raises(ConfigError, match="mpirun started ranks on several hosts, but MASTER_ADDR is not set"):
         detect_world(one_host, NOTHING_SAID)
     assert detect_world(OPEN_MPI | {"MASTER_PORT": "4242"}, NOTHING_SAID).meeting == "tcp://node1:4242"
 
@@ -145,7 +165,8 @@ def test_mpirun_on_one_host_needs_no_address_and_on_several_asks_for_one():
         ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK=2 is not a rank"),
         ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "1"}, "MASTER_ADDR is not set"),
         ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a"}, "MASTER_PORT is not set"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_SIZE is not set"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE is not set"),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK=2 is not a rank"),
     ],
 )
 def test_a_broken_environment_is_explained(environ, message):

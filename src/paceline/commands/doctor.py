@@ -17,8 +17,9 @@ from paceline.core.start import Start
 from paceline.core.units import parse_number
 from paceline.core.world import World
 from paceline.launching.local import run_ranks
-from paceline.launching.plan import LaunchPlan, count_gpus, plan_launch
+from paceline.launching.plan import LaunchPlan, plan_launch
 from paceline.parallel.detect import detect_world
+from paceline.parallel.gpus import count_gpus
 from paceline.records.checkup import Checkup
 from paceline.report.checkup import checkup_text
 

@@ -12,7 +12,7 @@ from paceline.core.interval import Interval
 from paceline.core.names import suggestion
 from paceline.core.start import Start
 from paceline.core.units import plural
-from paceline.launching.plan import count_gpus
+from paceline.parallel.gpus import count_gpus
 from paceline.records.bench import Contender, Scaling
 
 MODES = ("single", "dp", "ddp", "fsdp")

@@ -14,7 +14,9 @@ from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.parallel.detect import in_slurm_task, slurm_meeting
+from paceline.parallel.detect import slurm_meeting
+from paceline.parallel.gpus import count_gpus
+from paceline.parallel.launchers import in_slurm_task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,17 +116,3 @@ def _ranks_here(config: Config, start: Start, environ: Mapping[str, str]) -> int
     if start.nproc is not None:
         return start.nproc
     return gpus if gpus and config.device in {"auto", "cuda"} else 1
-
-
-def count_gpus(environ: Mapping[str, str]) -> int:
-    """Return how many GPUs torch would see, without importing it."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in {"", "-1"}])
-    import pynvml  # noqa: PLC0415 - needed only where nobody said which GPUs to use
-
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError:
-        return 0

@@ -1,28 +1,47 @@
-"""Finding out which rank this process is. The only place that reads it from the environment."""
+"""Finding out which rank this process is, from flags or from the variables of a launcher."""
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.world import World
+from paceline.parallel.gpus import count_gpus
 from paceline.parallel.hostlist import first_host
+from paceline.parallel.launchers import (
+    BATCH_JOBS,
+    COMMON_TRACES,
+    TRACES,
+    Launcher,
+    find_launcher,
+    in_slurm_task,
+)
+from paceline.parallel.ports import derived_port
 
 Environ = Mapping[str, str]
-DERIVED_PORTS = range(20_000, 30_000)
-"""Ports for jobs whose launcher gives none: below those that systems hand out to outgoing connections."""
+BY_HAND = (
+    "add --rank R --world-size N --init-method tcp://HOST:PORT in every process; --rank 0 --world-size 1 to train alone"
+)
 
 
 def detect_world(environ: Environ, start: Start) -> World:
-    """Return the world that flags, torchrun, mpirun or Slurm describe, or a world of one."""
+    """Return the world that flags or a launcher describe, or a world of one where there is no trace of others."""
     if start.local_rank is not None:
         environ = {**environ, "LOCAL_RANK": str(start.local_rank)}
     if start.by_hand:
         return _from_flags(start, environ)
-    for is_there, read in SOURCES:
-        if is_there(environ):
-            return read(environ)
+    return _detect_rank(environ)
+
+
+def _detect_rank(environ: Environ) -> World:
+    if "WORLD_SIZE" in environ:
+        return _from_torchrun(environ)
+    launcher = find_launcher(environ)
+    if launcher is not None:
+        return _from_launcher(launcher, environ)
+    if in_slurm_task(environ):
+        return _from_slurm(environ)
+    _refuse_traces(environ)
     return World()
 
 
@@ -42,15 +61,13 @@ def _from_flags(start: Start, environ: Environ) -> World:
 
 
 def _from_torchrun(environ: Environ) -> World:
-    rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
-    if not 0 <= rank < size:
-        raise ConfigError(f"RANK={rank} is not a rank of WORLD_SIZE={size}", hint=f"ranks go from 0 to {size - 1}")
+    rank, size = _rank_of(environ, "RANK", "WORLD_SIZE")
     if size > 1:
         _need(environ, "MASTER_ADDR", "MASTER_PORT")
     return World(
         rank=rank,
         size=size,
-        local_rank=_number(environ, "LOCAL_RANK", default=rank),
+        local_rank=_local_rank(environ, rank),
         local_size=_number(environ, "LOCAL_WORLD_SIZE", default=1),
         told_by="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
         meeting="env://",
@@ -58,31 +75,26 @@ def _from_torchrun(environ: Environ) -> World:
     )
 
 
-def _from_open_mpi(environ: Environ) -> World:
-    size, local_size = _number(environ, "OMPI_COMM_WORLD_SIZE"), _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
-    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or "0"
-    return World(
-        rank=_number(environ, "OMPI_COMM_WORLD_RANK"),
-        size=size,
-        local_rank=_number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
-        local_size=local_size,
-        told_by="mpirun",
-        meeting=_meeting_of_mpi(environ, job, on_one_host=size == local_size),
-        launch_id=job,
-    )
+def _local_rank(environ: Environ, rank: int) -> int:
+    """Return LOCAL_RANK, or a GPU that there is: ranks without it may share a host, or have a container each."""
+    if "LOCAL_RANK" in environ:
+        return _number(environ, "LOCAL_RANK")
+    return rank % max(1, count_gpus(environ))
 
 
-def _from_pmi(environ: Environ) -> World:
-    size = _number(environ, "PMI_SIZE")
-    local_size = _number(environ, "MPI_LOCALNRANKS", default=size)
-    job = environ.get("PMI_JOBID") or environ.get("HYDI_CONTROL_FD") or environ.get("PMI_PORT") or "0"
+def _from_launcher(launcher: Launcher, environ: Environ) -> World:
+    rank, size = _rank_of(environ, launcher.rank, launcher.size)
+    nodes = max(1, _first_number(environ, launcher.nodes, default=1))
+    local_size = max(1, _first_number(environ, launcher.local_size, default=-(-size // nodes)))
+    job = _first(environ, launcher.job)
+    port = environ.get("MASTER_PORT") or derived_port(job or _first(environ, BATCH_JOBS) or "0")
     return World(
-        rank=_number(environ, "PMI_RANK"),
+        rank=rank,
         size=size,
-        local_rank=_number(environ, "MPI_LOCALRANKID", default=_number(environ, "PMI_RANK")),
+        local_rank=_first_number(environ, launcher.local_rank, default=rank % local_size),
         local_size=local_size,
-        told_by="mpirun",
-        meeting=_meeting_of_mpi(environ, job, on_one_host=size == local_size),
+        told_by=launcher.name,
+        meeting=f"tcp://{_host_of_lead(launcher, environ, on_one_host=size == local_size)}:{port}",
         launch_id=job,
     )
 
@@ -130,11 +142,6 @@ def slurm_requeues(environ: Environ) -> int:
     return _number(environ, "SLURM_RESTART_COUNT", default=0)
 
 
-def in_slurm_task(environ: Environ) -> bool:
-    """Tell whether srun started this process, rather than sbatch or salloc the shell around it."""
-    return "SLURM_PROCID" in environ and environ.get("SLURM_STEP_ID", "").isdigit()
-
-
 def slurm_job(world: World, environ: Environ) -> str | None:
     """Return the job that this rank speaks for to Slurm: the lead for all, or each rank of an array for its own."""
     array = environ.get("SLURM_ARRAY_JOB_ID")
@@ -150,12 +157,6 @@ def slurm_meeting(environ: Environ) -> str:
     return f"{first_host(nodes)}:{derived_port(*attempt)}"
 
 
-def derived_port(*names: str) -> int:
-    """Return a port that all ranks of a launch compute alike, and other launches most likely not."""
-    bits = hashlib.sha256("\0".join(names).encode(), usedforsecurity=False).digest()
-    return DERIVED_PORTS[int.from_bytes(bits[:8], "big") % len(DERIVED_PORTS)]
-
-
 def _tasks_here(environ: Environ, *, default: int) -> int:
     """Read how many tasks run on this node from "2(x3),1" and the node's number."""
     counts: list[int] = []
@@ -166,14 +167,14 @@ def _tasks_here(environ: Environ, *, default: int) -> int:
     return counts[node] if node < len(counts) else default
 
 
-def _meeting_of_mpi(environ: Environ, job: str, *, on_one_host: bool) -> str:
+def _host_of_lead(launcher: Launcher, environ: Environ, *, on_one_host: bool) -> str:
     host = environ.get("MASTER_ADDR", "127.0.0.1" if on_one_host else "")
     if not host:
         raise ConfigError(
-            "mpirun started ranks on several hosts, but nobody said where they meet",
-            hint="mpirun -x MASTER_ADDR=host-of-rank-0 …",
+            f"{launcher.name} started ranks on several hosts, but MASTER_ADDR is not set",
+            hint="set MASTER_ADDR to the host of rank 0 in every process, as in mpirun -x MASTER_ADDR=HOST",
         )
-    return f"tcp://{host}:{environ.get('MASTER_PORT') or derived_port(job)}"
+    return host
 
 
 def _need(environ: Environ, *names: str) -> None:
@@ -185,22 +186,40 @@ def _need(environ: Environ, *names: str) -> None:
             )
 
 
+def _rank_of(environ: Environ, rank_name: str, size_name: str) -> tuple[int, int]:
+    size = _number(environ, size_name)
+    rank = _number(environ, rank_name, default=0 if size == 1 else None)
+    if not 0 <= rank < size:
+        raise ConfigError(
+            f"{rank_name}={rank} is not a rank of {size_name}={size}", hint=f"ranks go from 0 to {size - 1}"
+        )
+    return rank, size
+
+
+def _first(environ: Environ, names: Sequence[str]) -> str | None:
+    return next((environ[name] for name in names if environ.get(name)), None)
+
+
+def _first_number(environ: Environ, names: Sequence[str], *, default: int) -> int:
+    return next((_number(environ, name) for name in names if name in environ), default)
+
+
 def _number(environ: Environ, name: str, *, default: int | None = None) -> int:
     text = environ.get(name)
     if text is None and default is not None:
         return default
     if text is None or not text.isdigit():
         given = "is not set" if text is None else f'is "{text}", not a number'
-        raise ConfigError(
-            f"the environment says that this is one of several ranks, but {name} {given}",
-            hint="start it with torchrun, srun or mpirun, or unset WORLD_SIZE to train alone",
-        )
+        raise ConfigError(f"the environment says that this is one of several ranks, but {name} {given}", hint=BY_HAND)
     return int(text)
 
 
-SOURCES: tuple[tuple[Callable[[Environ], bool], Callable[[Environ], World]], ...] = (
-    (lambda environ: "WORLD_SIZE" in environ, _from_torchrun),
-    (lambda environ: "OMPI_COMM_WORLD_SIZE" in environ, _from_open_mpi),
-    (lambda environ: "PMI_RANK" in environ and not in_slurm_task(environ), _from_pmi),
-    (in_slurm_task, _from_slurm),
-)
+def _refuse_traces(environ: Environ) -> None:
+    """Refuse a process that some launcher started, where nothing tells how many ranks there are."""
+    in_slurm_shell = "SLURM_STEP_ID" in environ  # a step of one task, which may have a rank in PMIx
+    found = [] if in_slurm_shell else [name for name in TRACES if name in environ]
+    found += [name for name in COMMON_TRACES if environ.get(name, "").isdigit() and int(environ[name]) > 0]
+    if found:
+        raise ConfigError(
+            f"{found[0]}={environ[found[0]]} says that this is one of several ranks, but not of how many", hint=BY_HAND
+        )
