@@ -120,6 +120,39 @@ def test_the_variables_of_a_launcher_make_ranks(start, reference, names, told_by
     assert (environment["world_size"], environment["told_by"]) == (2, told_by)
 
 
+@pytest.mark.parametrize(("words", "world_size"), [((), 2), (("--nproc", "2"), 4)])
+def test_the_nodes_of_kubeflow_train_together(start, reference, words, world_size):
+    port = str(free_port())
+
+    def of_node(rank: int) -> dict[str, str]:
+        place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+        return child_environment(PET_NNODES="2", PET_NPROC_PER_NODE="auto", PET_NODE_RANK=str(rank), **place)
+
+    finish([start("train", *SETTINGS, *words, env=of_node(rank)) for rank in (0, 1)])
+    assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
+    assert read_environments(only_run())[0]["world_size"] == world_size
+
+
+def test_the_nodes_of_skypilot_train_together(start, reference):
+    port = str(free_port())
+
+    def of_node(rank: int) -> dict[str, str]:
+        place = {"SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1", "MASTER_PORT": port}
+        return child_environment(SKYPILOT_NUM_NODES="2", SKYPILOT_NODE_RANK=str(rank), **place)
+
+    finish([start("train", *SETTINGS, env=of_node(rank)) for rank in (0, 1)])
+    assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
+    assert read_environments(only_run())[0]["world_size"] == 2
+
+
+def test_a_lone_task_starts_ranks_that_ignore_options_for_another_torchrun(start, reference):
+    lone = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    environ = child_environment(PET_NNODES="2", PET_NPROC_PER_NODE="3", **lone)
+    finish([start("train", *SETTINGS, "--nproc", "2", env=environ)])
+    assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
+    assert read_environments(only_run())[0]["world_size"] == 2
+
+
 def test_two_launches_at_once_do_not_meet_each_other(start):
     finish([start("train", *SETTINGS, "--nproc", "2", "--name", name) for name in ("one", "other")])
     for name in ("one", "other"):

@@ -12,14 +12,15 @@ from cyclopts import Group, Parameter
 from paceline.analysis.checkup import findings
 from paceline.core.config import Config
 from paceline.core.errors import ExitCode, SettingError
-from paceline.core.load import PREFIX
 from paceline.core.start import Start
 from paceline.core.units import parse_number
 from paceline.core.world import World
+from paceline.launching.child import inherited
 from paceline.launching.local import run_ranks
 from paceline.launching.plan import LaunchPlan, plan_launch
 from paceline.parallel.detect import detect_world
 from paceline.parallel.gpus import count_gpus
+from paceline.parallel.nodes import join_nodes
 from paceline.records.checkup import Checkup
 from paceline.report.checkup import checkup_text
 
@@ -71,6 +72,7 @@ def doctor_command(
         Where the lead writes what it found.
     """
     largest = _largest(look.largest)
+    start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(Config(device=look.device), start, world, os.environ)
     if plan is not None:
@@ -107,11 +109,11 @@ def _look(world: World, look: Look, start: Start, largest: int) -> dict[str, Any
 
 def _launch(plan: LaunchPlan, look: Look, start: Start) -> int:
     """Start the ranks of this node, and tell what their lead found if it is one of them."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         file = Path(folder) / "answer.json"
         words = ["doctor", "--device", look.device, "--largest", look.largest, "--runs-dir", str(look.runs_dir)]
-        code = run_ranks(plan, [*words, "--timeout", str(start.timeout), "--result-file", str(file)], environ)
+        words += ["--timeout", str(start.timeout), "--result-file", str(file)]
+        code = run_ranks(plan, words, inherited(os.environ))
         if code or not file.exists():
             return code
         return _tell(json.loads(file.read_text(encoding="utf-8")), as_json=look.as_json)

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.core.config import Config
-from paceline.core.errors import PacelineError, RanksError
-from paceline.core.load import PREFIX, write_config
+from paceline.core.errors import ConfigError, PacelineError, RanksError
+from paceline.core.load import write_config
 from paceline.core.start import Start
 from paceline.core.world import World
+from paceline.launching.child import inherited
 from paceline.launching.local import run_ranks
 from paceline.launching.plan import LaunchPlan, plan_launch
+from paceline.parallel.detect import detect_world
+from paceline.parallel.nodes import join_nodes
 from paceline.records.entries import RunResult
 from paceline.records.results import read_result
 
@@ -41,6 +44,8 @@ def launch(
         max_restarts=max_restarts,
         timeout=timeout,
     )
+    start = join_nodes(start, os.environ)
+    refuse_ranks("launch", start)
     plan = plan_launch(config, start, World(), os.environ)
     if plan is None:
         raise RanksError(
@@ -56,11 +61,21 @@ def launch(
         return read_result(file)
 
 
+def refuse_ranks(command: str, start: Start) -> None:
+    """Refuse to start ranks in a process that is one of several ranks itself."""
+    world = None if start.by_hand else detect_world(os.environ, start)
+    if world is None or world.size > 1:
+        by = "hand" if world is None else world.told_by
+        raise ConfigError(
+            f"{command} starts its own ranks, but this one was started by {by}", hint="start it as one process"
+        )
+
+
 def launch_ranks(
     plan: LaunchPlan, config: Config, start: Start, words: Sequence[str], *, command: str = "train"
 ) -> int:
     """Run the ranks of this node with settings that are resolved here, once, and return their exit code."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    environ = inherited(os.environ)
     if start.devices:
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.devices))
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:

@@ -13,6 +13,7 @@ from paceline.core.load import Settings
 from paceline.core.start import Start
 from paceline.launching.plan import plan_launch
 from paceline.parallel.detect import detect_world
+from paceline.parallel.nodes import join_nodes
 from paceline.report.profile import profile_text
 
 BEGIN = Group("Start", sort_key=0)
@@ -53,6 +54,7 @@ def profile_command(
     """
     if pairs < 2:
         raise SettingError("pairs", f"is {pairs}, but must be at least 2")
+    start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
     if plan is not None:

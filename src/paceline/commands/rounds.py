@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.analysis.measure import measure
+from paceline.commands.launch import refuse_ranks
 from paceline.core.config import Config
-from paceline.core.errors import ConfigError, PacelineError, SettingError
-from paceline.core.load import PREFIX, write_config
+from paceline.core.errors import PacelineError, SettingError
+from paceline.core.load import write_config
 from paceline.core.start import Start
 from paceline.core.units import plural, rate
-from paceline.launching.child import interrupted_by_sigterm, run_child
+from paceline.launching.child import inherited, interrupted_by_sigterm, run_child
 from paceline.launching.contenders import crowded, fair_threads, prepare
-from paceline.parallel.detect import detect_world
 from paceline.records.bench import Bench, BenchFolder, Contender, create_bench, write_bench
 from paceline.records.folder import RunFolder, list_runs_below
 from paceline.records.reader import read_environments, read_metrics
@@ -31,7 +31,7 @@ class Contest:
     def __init__(
         self, config: Config, start: Start, contenders: list[Contender], *, repeats: int, cut: int | None
     ) -> None:
-        _refuse_ranks(start)
+        refuse_ranks("bench", start)
         steps = config.steps or DEFAULT_STEPS
         cut = max(1, steps // 4) if cut is None else cut
         _check_length(steps, cut, repeats)
@@ -94,8 +94,8 @@ class Contest:
         turn = prepare(config, self.start, contender, threads=self._threads, number=number)
         file = self._scratch / "config.toml"
         write_config(turn.config, file)
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-        code, said = run_child(["train", "--config", str(file), *turn.words], environ, self._log)
+        words = ["train", "--config", str(file), *turn.words]
+        code, said = run_child(words, inherited(os.environ), self._log)
         if code != 0:  # every node sees that it failed, so all go on without it
             return self._out(contender, _reason(said))
         if self.folder is None:
@@ -136,14 +136,6 @@ def _reason(said: str) -> str:
     """Return the first thing that a failed run complained of."""
     lines = [line.removeprefix("paceline: ") for line in said.splitlines() if line.startswith("paceline: ")]
     return lines[0] if lines else "the run ended without a word; see log.txt"
-
-
-def _refuse_ranks(start: Start) -> None:
-    told_by = "hand" if start.by_hand else detect_world(os.environ, start).told_by
-    if told_by != "nobody":
-        raise ConfigError(
-            f"bench starts its own ranks, but this one was started by {told_by}", hint="start it as one process"
-        )
 
 
 def _check_length(steps: int, cut: int, repeats: int) -> None:

@@ -22,6 +22,7 @@ from paceline.core.world import World
 from paceline.launching.agent import dismiss_ahead
 from paceline.launching.plan import plan_launch
 from paceline.parallel.detect import detect_world, slurm_job, slurm_requeues
+from paceline.parallel.nodes import join_nodes
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import is_alive, read_rank
@@ -75,6 +76,7 @@ def train_command(
     result_file
         Where the first rank of this node writes the result.
     """
+    start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
     try:

@@ -14,9 +14,9 @@ from paceline.analysis.trials import Difference, Finding, Trial, judge
 from paceline.core.config import Config
 from paceline.core.errors import ExitCode, PacelineError
 from paceline.core.interval import Interval
-from paceline.core.load import PREFIX, write_config
+from paceline.core.load import write_config
 from paceline.core.units import duration
-from paceline.launching.child import run_child
+from paceline.launching.child import inherited, run_child
 from paceline.records.folder import RunFolder, find_run
 
 BY_DESIGN = (
@@ -90,8 +90,7 @@ class Bench:
         file, log = home / "settings.toml", home / "log.txt"
         write_config(self._settings(trial, save_every), file)
         words = ["train", "--config", str(file), "--nproc", str(nproc), *(["--resume", str(home)] if resume else [])]
-        ours = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-        code, _ = run_child(words, ours | (environ or {}), log)
+        code, _ = run_child(words, inherited(os.environ) | (environ or {}), log)
         differing = self._ranks_apart(home)
         if differing is not None:
             return differing

@@ -11,11 +11,13 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from paceline.analysis.trials import ORDER_TOLERANCE, Finding, plan_trials
+from paceline.commands.launch import refuse_ranks
 from paceline.commands.trials import Bench, tell
 from paceline.core.config import Config, Numbers, Whole
 from paceline.core.errors import ConfigError, ExitCode, SettingError
 from paceline.core.load import Settings
 from paceline.core.plan import refuse_more_ranks_than_shards
+from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.launching.child import interrupted_by_sigterm
 from paceline.report.trials import finding_values, findings_text, verdict
@@ -67,6 +69,7 @@ def verify_command(
     """
     _ = config, recipe  # the layers have read them
     _check(settings, worlds, kills, tolerance)
+    refuse_ranks("verify", Start())
     kill_seed = secrets.randbelow(10**6) if kill_seed is None else kill_seed
     settings = replace(settings, steps=settings.steps or DEFAULT_STEPS)
     assert settings.steps is not None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from paceline.core.load import PREFIX
 from paceline.launching.local import SECONDS_TO_STOP
 
 UNHEARD = 5
@@ -17,6 +18,14 @@ stop_with_parent()
 runpy.run_module("paceline", run_name="__main__", alter_sys=True)
 """
 """It asks for its end itself: between fork and exec, Python code may hang when there are threads, as in a notebook."""
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that gets its settings from us, and its ranks from a torchrun of ours.
+
+    torchrun would take its options from PET_… variables, which speak of another one.
+    """
+    return {key: value for key, value in environ.items() if not key.startswith((PREFIX, "PET_"))}
 
 
 def run_child(words: Sequence[str], environ: Mapping[str, str], log: Path) -> tuple[int, str]:

@@ -14,9 +14,7 @@ from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.parallel.detect import slurm_meeting
 from paceline.parallel.gpus import count_gpus
-from paceline.parallel.launchers import in_slurm_task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,24 +73,44 @@ class LaunchPlan:
 
 def plan_launch(config: Config, start: Start, world: World, environ: Mapping[str, str]) -> LaunchPlan | None:
     """Return the ranks to start, or None when this process is itself the rank that trains."""
-    per_node_task = in_slurm_task(environ) and world.told_by == "Slurm" and (start.nproc or 1) > 1
-    if start.by_hand or config.mode in {"single", "dp"} or (world.told_by != "nobody" and not per_node_task):
+    num_nodes = start.node_range[1]
+    is_one_process = config.mode in {"single", "dp"}
+    if is_one_process and num_nodes > 1:
+        raise ConfigError(
+            f"--mode {config.mode} is one process, but there are {start.nnodes} nodes",
+            hint="drop --mode, or add --rank 0 --world-size 1 to train alone",
+        )
+    if start.by_hand or is_one_process or _is_rank(world, start):
         return None
     nproc = _ranks_here(config, start, environ)
     threads = config.threads or max(1, len(os.sched_getaffinity(0)) // nproc)
     common = {"nproc": nproc, "max_restarts": start.max_restarts, "timeout": start.timeout, "threads": threads}
-    if per_node_task:
-        if environ.get("SLURM_NTASKS") != environ.get("SLURM_NNODES"):
-            raise ConfigError(
-                "--nproc starts ranks in every task, but Slurm runs several tasks per node",
-                hint="use srun --ntasks-per-node=1, or drop --nproc to make each task a rank",
-            )
-        meeting = slurm_meeting(environ) if world.size > 1 else None
+    if world.size > 1:
+        _refuse_ranks_in_ranks(world, environ)
+        meeting = world.meeting.removeprefix("tcp://")
         return LaunchPlan(nnodes=str(world.size), node_rank=world.rank, rendezvous=meeting, **common)
     if nproc == 1 and start.nnodes == "1":
         return None
-    rendezvous = start.rendezvous if start.node_range[1] > 1 else None
+    rendezvous = start.rendezvous if num_nodes > 1 else None
     return LaunchPlan(nnodes=start.nnodes, node_rank=start.node_rank, rendezvous=rendezvous, **common)
+
+
+def _is_rank(world: World, start: Start) -> bool:
+    """Tell whether a launcher made this process a rank, rather than the one that starts the ranks of its node."""
+    asks_for_ranks = (start.nproc or 1) > 1
+    if world.size == 1:
+        return world.told_by != "nobody" and not asks_for_ranks and start.node_range[1] == 1
+    return not asks_for_ranks or world.told_by in {"torchrun", "environment"}
+
+
+def _refuse_ranks_in_ranks(world: World, environ: Mapping[str, str]) -> None:
+    """Refuse to start ranks in every process where a node has several of them."""
+    uneven = world.told_by == "Slurm" and environ.get("SLURM_NTASKS") != environ.get("SLURM_NNODES")
+    if world.local_size > 1 or uneven:
+        raise ConfigError(
+            f"--nproc starts ranks in every process, but {world.told_by} runs several processes per node",
+            hint="run one per node, as with srun --ntasks-per-node=1, or drop --nproc to make each process a rank",
+        )
 
 
 def is_this_host(host: str) -> bool:

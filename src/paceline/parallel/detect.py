@@ -16,6 +16,7 @@ from paceline.parallel.launchers import (
     find_launcher,
     in_slurm_task,
 )
+from paceline.parallel.nodes import detect_node, would_train_alone
 from paceline.parallel.ports import derived_port
 
 Environ = Mapping[str, str]
@@ -30,6 +31,11 @@ def detect_world(environ: Environ, start: Start) -> World:
         environ = {**environ, "LOCAL_RANK": str(start.local_rank)}
     if start.by_hand:
         return _from_flags(start, environ)
+    node = detect_node(environ)
+    if node is not None and node.is_one_of_many:
+        if start.nnodes == "1":
+            raise would_train_alone(node)
+        return World()
     return _detect_rank(environ)
 
 

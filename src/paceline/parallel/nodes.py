@@ -1,0 +1,94 @@
+"""Launchers that start one process per node and leave the ranks to it: Kubeflow Trainer and SkyPilot."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from paceline.core.errors import ConfigError
+from paceline.core.start import Start
+from paceline.parallel.launchers import find_launcher, in_slurm_task
+from paceline.parallel.ports import derived_port
+
+TORCHRUN_PORT = "29500"
+"""The port at which nodes of torchrun connect when nothing else is said."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """One of the nodes on which a launcher started a process each."""
+
+    launcher: str
+    nnodes: str
+    node_rank: str | None
+    nproc: str | None = None
+    rendezvous: str | None
+    variable: str
+    """The variable that tells the number of nodes."""
+
+    @property
+    def is_one_of_many(self) -> bool:
+        """Tell whether there are other nodes."""
+        return self.nnodes.rpartition(":")[2] != "1"
+
+
+def detect_node(environ: Mapping[str, str]) -> Node | None:
+    """Return the node whose ranks this process is to start; None where it is a rank itself, or nobody started it."""
+    is_rank = "LOCAL_RANK" in environ and "WORLD_SIZE" in environ
+    if is_rank or find_launcher(environ) is not None or in_slurm_task(environ):
+        return None
+    if environ.get("PET_NNODES"):  # a PyTorchJob has RANK and WORLD_SIZE besides, which count pods and processes
+        return _kubeflow(environ)
+    if environ.get("SKYPILOT_NUM_NODES") and "WORLD_SIZE" not in environ:
+        return _skypilot(environ)
+    return None
+
+
+def join_nodes(start: Start, environ: Mapping[str, str]) -> Start:
+    """Return how to start the ranks of this node: as the flags say, or else as its launcher does."""
+    node = detect_node(environ)
+    if node is None or start.by_hand or start.nnodes != "1" or start.rendezvous is not None:
+        return start
+    given = node.nproc if node.nproc is not None and node.nproc.isdigit() else None  # not "auto" or "gpu"
+    nproc = int(given) if start.nproc is None and given is not None else start.nproc
+    if not node.is_one_of_many:
+        return replace(start, nproc=nproc)
+    if node.rendezvous is None or not (node.node_rank or "0").isdigit():
+        raise ConfigError(
+            f"{node.launcher} runs {node.nnodes} nodes, but does not say where they connect",
+            hint=f"add --nnodes {node.nnodes} --node-rank N --rendezvous HOST:PORT, with an address of node 0",
+        )
+    rank = int(node.node_rank) if node.node_rank else None
+    return replace(start, nproc=nproc, nnodes=node.nnodes, node_rank=rank, rendezvous=node.rendezvous)
+
+
+def would_train_alone(node: Node) -> ConfigError:
+    """Return the error of a process that would train as if there were no other nodes."""
+    told = f"{node.variable}={node.nnodes}"
+    return ConfigError(
+        f"{node.launcher} runs this on {node.nnodes} nodes ({told}), but here it would train alone",
+        hint=f"paceline train, paceline.launch and torchrun join the nodes; unset {node.variable} to train alone",
+    )
+
+
+def _kubeflow(environ: Mapping[str, str]) -> Node:
+    """Read what Kubeflow sets for torchrun, which takes its options from PET_… variables."""
+    host, port = environ.get("PET_MASTER_ADDR"), environ.get("PET_MASTER_PORT", TORCHRUN_PORT)
+    return Node(
+        launcher="Kubeflow",
+        nnodes=environ["PET_NNODES"],
+        node_rank=environ.get("PET_NODE_RANK"),
+        nproc=environ.get("PET_NPROC_PER_NODE"),
+        rendezvous=environ.get("PET_RDZV_ENDPOINT") or (f"{host}:{port}" if host else None),
+        variable="PET_NNODES",
+    )
+
+
+def _skypilot(environ: Mapping[str, str]) -> Node:
+    hosts = environ.get("SKYPILOT_NODE_IPS", "").split()
+    port = environ.get("MASTER_PORT") or derived_port(environ.get("SKYPILOT_TASK_ID", ""), *hosts)
+    return Node(
+        launcher="SkyPilot",
+        nnodes=environ["SKYPILOT_NUM_NODES"],
+        node_rank=environ.get("SKYPILOT_NODE_RANK"),
+        rendezvous=f"{hosts[0]}:{port}" if hosts else None,
+        variable="SKYPILOT_NUM_NODES",
+    )
