@@ -138,7 +138,7 @@ def test_the_test_line_names_the_checkpoint_that_was_scored(quick, capsys):
     assert "\ntest at step 11 (best checkpoint): loss " in capsys.readouterr().out
     best = load_checkpoint(Checkpoints(result.folder / "checkpoints", keep=2).named("best"))
     job = build_job(quick(), alone())
-    job.restore(best)
+    job.restore(best, alone())
     assert evaluate(job, alone(), job.splits.test) == result.test
 
 

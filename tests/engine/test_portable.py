@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from paceline.core.config import Config
+from paceline.core.world import World
 from paceline.engine.optimizer import build_optimizer
 from paceline.engine.portable import capture_optimizer, restore_optimizer
+from paceline.parallel.team import Team
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor) -> None:
@@ -31,7 +33,7 @@ def test_restored_optimizer_state_has_the_memory_layout_of_its_parameter(name):
     }
     again = copy.deepcopy(model)
     restored = build_optimizer(Config(optimizer=name), again)
-    restore_optimizer(restored, again, saved)
+    restore_optimizer(restored, again, saved, Team(World(), torch.device("cpu")))
     assert all(
         value.stride() == parameter.stride()
         for parameter, memory in restored.state.items()

@@ -130,7 +130,7 @@ def score(team: Team, folder: Path):
 
     torch.set_num_threads(1)
     job = build_job(load_config(RunFolder(folder).config), team)
-    job.restore(load_checkpoint(Checkpoints(RunFolder(folder).checkpoints, keep=1).named("best")))
+    job.restore(load_checkpoint(Checkpoints(RunFolder(folder).checkpoints, keep=1).named("best")), team)
     result = evaluate(job, team, job.splits.test)
     return [result.loss.hex(), result.correct1, result.correct5, result.images]
 

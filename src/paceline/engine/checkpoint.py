@@ -15,6 +15,7 @@ import torch
 
 from paceline.core.errors import CheckpointError
 from paceline.core.units import size
+from paceline.engine.portable import map_tensors
 from paceline.records.writer import replacing, write_json
 
 FORMAT = 1
@@ -44,11 +45,11 @@ class Checkpoints:
         return path
 
     def newest_good(self, warn: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
-        """Load the newest checkpoint that is whole, and warn about newer ones that are not."""
+        """Return the newest checkpoint that is whole, mapped, and warn about newer ones that are not."""
         paths = self._all()
         for path in reversed(paths):
             try:
-                return load_checkpoint(path), path
+                return load_checkpoint(path, mapped=True), path
             except CheckpointError as problem:
                 warn(f"{problem.message}; trying the one before it")
         found = "none is whole" if paths else "there is none"
@@ -99,7 +100,8 @@ class BackgroundSaver:
     def save(self, state: dict[str, Any], **facts: Any) -> None:
         """Copy the state and return; a failure of the save before is raised here."""
         self.wait()
-        self._pending = self._thread.submit(self._checkpoints.save, _copied(state), **facts)
+        copied = map_tensors(state, lambda tensor: tensor.detach().to("cpu", copy=True))
+        self._pending = self._thread.submit(self._checkpoints.save, copied, **facts)
 
     def wait(self) -> None:
         """Wait until what was handed over is on disk."""
@@ -204,12 +206,3 @@ def _cannot_save(path: Path, cause: Exception) -> CheckpointError:
             hint="make room, then resume; or use a smaller --keep, or another --runs-dir",
         )
     return CheckpointError(f"{path} could not be written: {cause}; earlier checkpoints are untouched")
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of a state whose tensors the training step will not change."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value

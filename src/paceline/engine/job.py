@@ -149,14 +149,21 @@ class Job:
             "fingerprint": None if self.reducer is None else fingerprint(self.config, self.device),
         }
 
-    def restore(self, state: dict[str, Any]) -> Progress:
-        """Take over the contents of a checkpoint, and return how far it had come."""
+    def restore(self, state: dict[str, Any], team: Team) -> Progress:
+        """Take over the lead's checkpoint, and return how far it had come. Collective: every rank must call it."""
         check_fit(self.model, state["model"], name=self.config.model)
-        restore_model(self.model, state["model"])
-        restore_optimizer(self.optimizer, self.model, state["optimizer"])
+        restore_model(self.model, state["model"], team)
+        restore_optimizer(self.optimizer, self.model, state["optimizer"], team)
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
-            restore_model(self.ema.model, state["ema"])
+            restore_model(self.ema.model, state["ema"], team)
+        return Progress.from_dict(state["progress"])
+
+    def restore_evaluated(self, state: dict[str, Any], team: Team) -> Progress:
+        """Take over no more of the lead's checkpoint than evaluation needs. Collective: every rank must call it."""
+        weights = state["model" if self.ema is None else "ema"]
+        check_fit(self.evaluated, weights, name=self.config.model)
+        restore_model(self.evaluated, weights, team)
         return Progress.from_dict(state["progress"])
 
 

@@ -1,26 +1,25 @@
-"""One checkpoint format for every mode: whole tensors under the names of the model's parameters."""
+"""One checkpoint format for every mode: whole tensors under the names of the model's parameters.
 
+Restoring takes a state of which only the lead has the contents; other ranks have its names and shapes (`share_state`).
+Tensors are sent one after the other, a few MB at a time, into the memory where they are needed.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from paceline.parallel.team import Team
+
+CHUNK = 16 << 20
+"""Bytes that ranks send each other at a time."""
 
 
-def capture_model(model: nn.Module) -> dict[str, torch.Tensor]:
+def capture_model(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights and buffers, shards put together. Collective where there are shards."""
     return {name: _whole(tensor) for name, tensor in model.state_dict().items()}
-
-
-def restore_model(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Take over weights and buffers, each rank its shard."""
-    targets = model.state_dict()
-    if not any(isinstance(tensor, DTensor) for tensor in targets.values()):
-        model.load_state_dict(state)
-        return
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(_like(state[name], target))
 
 
 def capture_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Any]]:
@@ -32,30 +31,101 @@ def capture_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, state: dict[str, dict[str, Any]]) -> None:
-    """Take over the optimizer's memory; its settings come from the run's own."""
+class Receiver:
+    """Copies what the lead has saved to all ranks, through one buffer: memory taken for each tensor would add up."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._buffer = torch.empty(CHUNK if team.world.size > 1 else 0, dtype=torch.uint8)
+
+    @torch.no_grad()
+    def fill(self, target: Tensor, saved: Tensor) -> None:
+        """Fill a tensor of this rank, or its shard, with one of the lead. Collective: every rank must call it."""
+        local, first = _shard(target)
+        if self._team.world.size == 1:
+            local.copy_(saved)
+            return
+        local, saved = torch.atleast_1d(local), torch.atleast_1d(saved)
+        num_rows = max(1, CHUNK * len(saved) // max(1, saved.nbytes))
+        for start in range(0, len(saved) if saved.numel() else 0, num_rows):
+            rows = self._broadcast(saved[start : start + num_rows])
+            begin, end = max(start, first), min(start + len(rows), first + len(local))
+            if begin < end:
+                local[begin - first : end - first].copy_(rows[begin - start : end - start])
+
+    def _broadcast(self, rows: Tensor) -> Tensor:
+        """Return the lead's rows, which the next call overwrites."""
+        if rows.nbytes > len(self._buffer):
+            self._buffer = torch.empty(rows.nbytes, dtype=torch.uint8)
+        taken = self._buffer[: rows.nbytes]
+        received = taken.view(rows.dtype).view(rows.shape)
+        if self._team.is_lead:
+            received.copy_(rows)
+        self._team.broadcast(taken)
+        return received
+
+
+def share_state(state: dict[str, Any], team: Team) -> dict[str, Any]:
+    """Return the lead's state; elsewhere its tensors are on the meta device. Collective: every rank must call it."""
+    described = team.from_lead(map_tensors(state, lambda tensor: tensor.to("meta")))
+    return state if team.is_lead else described
+
+
+def restore_model(model: nn.Module, state: dict[str, Tensor], team: Team) -> None:
+    """Take over weights and buffers, each rank its shard. Collective: every rank must call it."""
+    targets, receiver = model.state_dict(), Receiver(team)
+    for name, target in targets.items():
+        receiver.fill(target, state[name])
+    model.load_state_dict(targets)  # they are the model's own, unless it has hooks, which then do their part
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, state: dict[str, dict[str, Any]], team: Team
+) -> None:
+    """Take over the optimizer's memory; its settings come from the run's own. Collective: every rank must call it."""
     names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
     groups = optimizer.state_dict()["param_groups"]
-    memories = {}
+    memories, receiver = {}, Receiver(team)
     for group, numbered in zip(optimizer.param_groups, groups, strict=True):
         for parameter, number in zip(group["params"], numbered["params"], strict=True):
             memory = state.get(names[parameter])
             if memory is not None:
-                memories[number] = {key: _like(value, parameter) for key, value in memory.items()}
+                memories[number] = {key: _received(value, parameter, receiver) for key, value in memory.items()}
     optimizer.load_state_dict({"state": memories, "param_groups": groups})
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a state with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(inner, change) for key, inner in value.items()}
+    return [map_tensors(inner, change) for inner in value] if isinstance(value, list) else value
 
 
 def _whole(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _like(value: Any, target: torch.Tensor) -> Any:
-    """Return a whole tensor sharded and laid out in memory as its target is; counters and the like stay as they are.
+def _received(value: Any, parameter: Tensor, receiver: Receiver) -> Any:
+    """Return a new tensor with the contents of the lead's, sharded and laid out in memory as its parameter is.
 
     A fused optimizer reads parameter and memory side by side, whatever their strides say.
     """
-    if not isinstance(value, torch.Tensor) or value.shape != target.shape:
+    if not isinstance(value, Tensor):
         return value
-    if isinstance(target, DTensor):
-        return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
-    return torch.empty_like(target, dtype=value.dtype, requires_grad=False).copy_(value)
+    if value.dim() and value.shape == parameter.shape:
+        target = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+    else:  # a counter
+        target = torch.empty(value.shape, dtype=value.dtype)
+    receiver.fill(target, value)
+    return target
+
+
+def _shard(target: Tensor) -> tuple[Tensor, int]:
+    """Return what this rank holds of a tensor, and the row of the whole tensor with which that begins."""
+    if not isinstance(target, DTensor):
+        return target, 0
+    assert target.placements == (Shard(0),), "fsdp shards rows"
+    per_rank = -(-len(target) // target.device_mesh.size())
+    return target.to_local(), min(len(target), target.device_mesh.get_local_rank() * per_rank)

@@ -19,6 +19,7 @@ from paceline.engine.clock import clock_for
 from paceline.engine.header import warnings
 from paceline.engine.heartbeat import silence_explained
 from paceline.engine.job import Job, build_job, own_code
+from paceline.engine.portable import share_state
 from paceline.engine.profile import NUM_PAIRS, measure_profile, watched_job
 from paceline.engine.run import Run
 from paceline.engine.signals import StopRequest, stop_on_signals
@@ -167,10 +168,10 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
         if damaged:
             damaged.append(f"continuing from {path}")
         notes += [Note(text=text, level="warning") for text in damaged]
-    state = team.from_lead(state)
+    state = share_state(state, team)
     if job.reducer is not None and state.get("fingerprint") is not None:
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
-    progress = job.restore(state)
+    progress = job.restore(state, team)
     notes += changes_since(state["config"], job)
     notes += [Note(text=text, level="warning") for text in code_changes(folder, state.get("code", {}), job.code)]
     done = progress.step / job.plan.steps_per_epoch

@@ -15,6 +15,7 @@ from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
 from paceline.engine.kill import die_if_planned
 from paceline.engine.loop import Training
+from paceline.engine.portable import share_state
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
 from paceline.engine.state import Progress
@@ -107,9 +108,12 @@ class Run:
             )
 
     def load_best(self) -> int:
-        """Load the best checkpoint and return its step; only the lead needs to see its file. Collective."""
-        state = load_checkpoint(self.checkpoints.named("best")) if self.team.is_lead else {}
-        return self.job.restore(self.team.from_lead(state)).step
+        """Load what is evaluated of the best checkpoint, and return its step. Collective.
+
+        Only the lead needs to see its file.
+        """
+        state = load_checkpoint(self.checkpoints.named("best"), mapped=True) if self.team.is_lead else {}
+        return self.job.restore_evaluated(share_state(state, self.team), self.team).step
 
     def test(self) -> tuple[Score, int]:
         """Score the best checkpoint on the test images, and return its step too. Collective."""

@@ -21,7 +21,7 @@ def score_checkpoint(
     config: Config, folder: RunFolder, *, checkpoint: str, split: SplitName, warn: Callable[[str], None]
 ) -> Score:
     """Evaluate a checkpoint of a run on one of its splits, and warn of code that has changed since it was trained."""
-    state = load_checkpoint(Checkpoints(folder.checkpoints, keep=config.keep).named(checkpoint))
+    state = load_checkpoint(Checkpoints(folder.checkpoints, keep=config.keep).named(checkpoint), mapped=True)
     world = World()
     hold_memory()
     set_threads(config.threads, num_sharing=1)
@@ -30,5 +30,5 @@ def score_checkpoint(
         job = build_job(config, team)
         for text in [*([] if note is None else [note]), *code_changes(folder, state.get("code", {}), job.code)]:
             warn(text)
-        job.restore(state)
+        job.restore_evaluated(state, team)
         return evaluate(job, team, getattr(job.splits, split))

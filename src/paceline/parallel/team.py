@@ -94,6 +94,11 @@ class Team:
         dist.broadcast_object_list(values, src=0, group=self._control)
         return values[0]
 
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Fill a tensor in main memory with that of rank 0. Collective: every rank must call it."""
+        if self.world.size > 1:
+            dist.broadcast(tensor, src=0, group=self._control)
+
     def count_neighbours(self) -> None:
         """Find out how many ranks share these cores, which launchers may not say. Collective."""
         everyone = self.gather((self.world.host, cores()))
