@@ -76,6 +76,9 @@ def test_who_did_not_come_is_named_after_the_timeout(start, elsewhere):
         ({"nnodes": "4:2", "rendezvous": "a:1"}, "must be a number such as 2, or a range such as 1:4"),
         ({"nnodes": "2", "rendezvous": "somewhere"}, "must be HOST:PORT"),
         ({"nnodes": "2", "rendezvous": "a:1", "node_rank": 2}, "nodes go from 0 to 1"),
+        ({"nnodes": "1", "node_rank": 1}, "nodes go from 0 to 0"),
+        ({"node_rank": 1, "rendezvous": "a:1"}, "--node-rank 1 is set, but not how many nodes there are"),
+        ({"rendezvous": "a:1"}, "--rendezvous a:1 is set, but not how many nodes there are"),
         ({"rank": 0, "world_size": 2, "init_method": "udp://x"}, "udp"),
         ({"rank": 0, "world_size": 2, "nproc": 2}, "use one or the other"),
     ],
@@ -84,6 +87,10 @@ def test_a_start_that_makes_no_sense_is_refused(words, message):
     with pytest.raises(ConfigError) as caught:
         Start(**words)
     assert message in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_one_node_may_be_given_like_several():
+    assert plan_launch(Config(), Start(nnodes="1", node_rank=0, rendezvous="a:1"), World(), {}) is None
 
 
 def test_more_ranks_than_gpus_are_refused():

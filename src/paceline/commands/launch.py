@@ -23,7 +23,7 @@ def launch(
     config: Config,
     *,
     nproc: int = 1,
-    nnodes: int | str = 1,
+    nnodes: int | str | None = None,
     node_rank: int | None = None,
     rendezvous: str | None = None,
     max_restarts: int = 0,
@@ -38,7 +38,7 @@ def launch(
     """
     start = Start(
         nproc=nproc,
-        nnodes=str(nnodes),
+        nnodes=None if nnodes is None else str(nnodes),
         node_rank=node_rank,
         rendezvous=rendezvous,
         max_restarts=max_restarts,

@@ -20,8 +20,8 @@ class Start:
 
     nproc: Annotated[MaybeWhole, Parameter(alias="--nproc-per-node", group=RANKS)] = None
     """Ranks to start on this node (threads with --mode dp on a CPU)."""
-    nnodes: Annotated[str, Parameter(group=RANKS)] = "1"
-    """Nodes that take part, each with this command: 2, or 1:4 for as many as there are."""
+    nnodes: Annotated[str | None, Parameter(group=RANKS)] = None
+    """Nodes that take part, each with this command: 2, or 1:4 for as many as there are; one when not given."""
     node_rank: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
     """Number of this node, from 0."""
     rendezvous: Annotated[str | None, Parameter(group=RANKS)] = None
@@ -60,7 +60,7 @@ class Start:
     @property
     def node_range(self) -> tuple[int, int]:
         """The fewest and the most nodes to train on."""
-        match = NODES.fullmatch(self.nnodes)
+        match = NODES.fullmatch(self.nnodes or "1")
         assert match is not None
         return int(match[1]), int(match[2] or match[1])
 
@@ -74,10 +74,15 @@ START_SETTINGS = tuple(field.name for field in dataclasses.fields(Start))
 
 
 def _check_nodes(start: Start) -> None:
+    if start.nnodes is None:
+        _refuse_unused(start)
+        return
     match = NODES.fullmatch(start.nnodes)
     if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
         raise SettingError("nnodes", f'is "{start.nnodes}", but must be a number such as 2, or a range such as 1:4')
     nodes = start.node_range[1]
+    if start.node_rank is not None and not 0 <= start.node_rank < nodes:
+        raise SettingError("node_rank", f"is {start.node_rank}, but nodes go from 0 to {nodes - 1}")
     if nodes == 1:
         return
     if start.rendezvous is None:
@@ -87,8 +92,15 @@ def _check_nodes(start: Start) -> None:
         )
     if start.rendezvous.count(":") < 1 or not start.rendezvous.rpartition(":")[2].isdigit():
         raise SettingError("rendezvous", f'is "{start.rendezvous}", but must be HOST:PORT, such as node0:29400')
-    if start.node_rank is not None and not 0 <= start.node_rank < nodes:
-        raise SettingError("node_rank", f"is {start.node_rank}, but nodes go from 0 to {nodes - 1}")
+
+
+def _refuse_unused(start: Start) -> None:
+    """Refuse what only several nodes need: a node that has not been told of the others would train alone."""
+    for flag, value in (("--node-rank", start.node_rank), ("--rendezvous", start.rendezvous)):
+        if value is not None:
+            raise ConfigError(
+                f"{flag} {value} is set, but not how many nodes there are", hint="add --nnodes, the same on every node"
+            )
 
 
 def _check_by_hand(start: Start) -> None:
@@ -106,7 +118,7 @@ def _check_by_hand(start: Start) -> None:
             f'is "{start.init_method}"',
             hint="use tcp://HOST:PORT, file:///shared/path or env://",
         )
-    if start.nproc is not None or start.nnodes != "1":
+    if start.nproc is not None or start.nnodes is not None:
         raise ConfigError(
             "--rank starts one rank by hand, --nproc and --nnodes start many", hint="use one or the other"
         )

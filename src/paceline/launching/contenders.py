@@ -50,7 +50,7 @@ def _size(text: str, start: Start) -> tuple[int, int]:
         raise SettingError("ranks", f'names "{text}"', hint="use 2 for this node, 2x4 for two nodes with four each")
     if nodes > 1 and nodes != start.node_range[1]:
         raise ConfigError(
-            f"--ranks {text} takes {nodes} nodes, but --nnodes says {start.nnodes}",
+            f"--ranks {text} takes {nodes} nodes, but --nnodes says {start.nnodes or 1}",
             hint=f"add --nnodes {nodes} --rendezvous HOST:PORT, and start the same on every node with its --node-rank",
         )
     if nodes > 1 and start.node_rank is None:

@@ -89,10 +89,10 @@ def plan_launch(config: Config, start: Start, world: World, environ: Mapping[str
         _refuse_ranks_in_ranks(world, environ)
         meeting = world.meeting.removeprefix("tcp://")
         return LaunchPlan(nnodes=str(world.size), node_rank=world.rank, rendezvous=meeting, **common)
-    if nproc == 1 and start.nnodes == "1":
+    if nproc == 1 and num_nodes == 1:
         return None
     rendezvous = start.rendezvous if num_nodes > 1 else None
-    return LaunchPlan(nnodes=start.nnodes, node_rank=start.node_rank, rendezvous=rendezvous, **common)
+    return LaunchPlan(nnodes=start.nnodes or "1", node_rank=start.node_rank, rendezvous=rendezvous, **common)
 
 
 def _is_rank(world: World, start: Start) -> bool:

@@ -33,13 +33,13 @@ def detect_world(environ: Environ, start: Start) -> World:
         return _from_flags(start, environ)
     node = detect_node(environ)
     if node is not None and node.is_one_of_many:
-        if start.nnodes == "1":
+        if start.nnodes is None:
             raise would_train_alone(node)
         return World()
-    return _detect_rank(environ)
+    return _detect_rank(environ, start)
 
 
-def _detect_rank(environ: Environ) -> World:
+def _detect_rank(environ: Environ, start: Start) -> World:
     if "WORLD_SIZE" in environ:
         return _from_torchrun(environ)
     launcher = find_launcher(environ)
@@ -47,7 +47,8 @@ def _detect_rank(environ: Environ) -> World:
         return _from_launcher(launcher, environ)
     if in_slurm_task(environ):
         return _from_slurm(environ)
-    _refuse_traces(environ)
+    if start.nnodes is None:  # else the flags tell this node of the others
+        _refuse_traces(environ)
     return World()
 
 

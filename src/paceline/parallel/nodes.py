@@ -45,7 +45,7 @@ def detect_node(environ: Mapping[str, str]) -> Node | None:
 def join_nodes(start: Start, environ: Mapping[str, str]) -> Start:
     """Return how to start the ranks of this node: as the flags say, or else as its launcher does."""
     node = detect_node(environ)
-    if node is None or start.by_hand or start.nnodes != "1" or start.rendezvous is not None:
+    if node is None or start.by_hand or start.nnodes is not None:
         return start
     given = node.nproc if node.nproc is not None and node.nproc.isdigit() else None  # not "auto" or "gpu"
     nproc = int(given) if start.nproc is None and given is not None else start.nproc
@@ -65,7 +65,7 @@ def would_train_alone(node: Node) -> ConfigError:
     told = f"{node.variable}={node.nnodes}"
     return ConfigError(
         f"{node.launcher} runs this on {node.nnodes} nodes ({told}), but here it would train alone",
-        hint=f"paceline train, paceline.launch and torchrun join the nodes; unset {node.variable} to train alone",
+        hint=f"paceline train, paceline.launch and torchrun join the nodes; add --nnodes 1 to train alone",
     )
 
 
