@@ -115,6 +115,12 @@ def test_a_port_that_is_taken_is_named(on, train_on, words):
     assert "port 29400 on node1 is taken" in err
 
 
+def test_a_second_host_that_says_it_is_node_0_is_told(train_on):
+    words = ("--nnodes=2", "--node-rank=0", "--rendezvous=10.77.0.1:29400", "--timeout=15")
+    answers = ends(*[train_on(host, *words) for host in (1, 2)], code=1)
+    assert any("10.77.0.1:29400: another process says that it is node 0 too" in err for _, err in answers)
+
+
 def test_ranks_with_different_settings_are_refused(train_on, tmp_path):
     words = ("--world-size=2", "--init-method=tcp://10.77.0.1:29500")
     answers = ends(*[train_on(rank + 1, *words, "--rank", rank, f"--seed={rank}") for rank in range(2)], code=2)

@@ -43,6 +43,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture
 def faulty(elsewhere) -> str:
     (elsewhere / "faulty.py").write_text(FAULTY)

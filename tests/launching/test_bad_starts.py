@@ -11,7 +11,7 @@ from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.launching.plan import plan_launch
 from tests.conftest import LONGEST
-from tests.launching.conftest import SETTINGS, free_port
+from tests.launching.conftest import SETTINGS, free_port, listens
 
 
 def test_the_mistake_of_every_rank_is_said_once(start):
@@ -55,12 +55,15 @@ def test_who_did_not_come_is_named_after_the_timeout(start, elsewhere):
     lead, follower = start("train", "--rank", "0", *tcp), start("train", "--rank", "1", *file)
     lonely = start("train", "--nnodes", "2", "--node-rank", "1", "--rendezvous", f"127.0.0.1:{free_port()}",
                    "--timeout", "3")  # fmt: skip
+    node_0 = start("train", "--nnodes", "3", "--node-rank", "0", "--rendezvous", f"127.0.0.1:{free_port()}",
+                   "--timeout", "4")  # fmt: skip
     expected = [
         f"tcp://127.0.0.1:{port}: waited 4 s for 3 ranks, and rank 1, 2 did not come",
         "waited 4 s for 2 ranks, and rank 0 did not come",
         "node 1 waited 3 s for node 0 at 127.0.0.1:",
+        "waited 4 s for 3 nodes, and node 1, 2 did not come",
     ]
-    for process, message in zip((lead, follower, lonely), expected, strict=True):
+    for process, message in zip((lead, follower, lonely, node_0), expected, strict=True):
         _, errors = process.communicate(timeout=LONGEST)
         assert process.returncode == 1
         assert message in errors
@@ -91,6 +94,54 @@ def test_a_start_that_makes_no_sense_is_refused(words, message):
 
 def test_one_node_may_be_given_like_several():
     assert plan_launch(Config(), Start(nnodes="1", node_rank=0, rendezvous="a:1"), World(), {}) is None
+
+
+def test_a_node_says_at_once_whom_it_waits_for(start):
+    words = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}"]
+    for more, message in (
+        (["--node-rank", "0"], "node 0 waits up to 600 s for node 1 at "),
+        ([], "this node joins --nnodes 2"),
+    ):
+        process = start("train", *words, *more)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(f"paceline: {message}")
+        process.terminate()
+        process.communicate(timeout=LONGEST)
+
+
+def test_a_second_node_of_the_same_number_is_told(start, wait_until):
+    port = free_port()
+    words = ["--nnodes", "3", "--rendezvous", f"127.0.0.1:{port}"]
+    first = start("train", *words, "--node-rank", "0")
+    wait_until(lambda: listens(port), "node 0 to wait")
+    again = start("train", *words, "--node-rank", "0")
+    _, errors = again.communicate(timeout=LONGEST)
+    assert again.returncode == 1
+    assert errors.startswith(f"paceline: port {port} on {socket.gethostname()} is taken\n")
+    assert "give every node its own --node-rank" in errors
+    twins = [start("train", *words, "--node-rank", "1") for _ in range(2)]
+    wait_until(lambda: any(twin.poll() is not None for twin in twins), "one of two nodes to be refused")
+    told, waiting = sorted(twins, key=lambda twin: twin.poll() is None)
+    assert (told.returncode, waiting.poll(), first.poll()) == (1, None, None)
+    _, errors = told.communicate(timeout=LONGEST)
+    assert errors == (
+        f"paceline: 127.0.0.1:{port}: another process says that it is node 1 too\n"
+        "  hint: give every node its own --node-rank, from 0 to 2\n"
+    )
+    for process in (waiting, first):
+        process.terminate()
+        process.communicate(timeout=LONGEST)
+        assert process.returncode == 143
+
+
+def test_nodes_that_count_differently_are_refused(start):
+    place = f"127.0.0.1:{free_port()}"
+    nodes = [start("train", "--nnodes", 2 + node, "--node-rank", node, "--rendezvous", place) for node in range(2)]
+    texts = [process.communicate(timeout=LONGEST)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [1, 1]
+    assert any("node 1 counts 3 nodes, node 0 counts 2" in text for text in texts) or any(
+        "node 0 counts 2 nodes, node 1 counts 3" in text for text in texts
+    )
 
 
 def test_more_ranks_than_gpus_are_refused():

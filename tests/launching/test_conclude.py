@@ -19,6 +19,14 @@ def test_a_torchrun_that_was_killed_is_named(capsys):
     )
 
 
+def test_nodes_that_torchrun_could_not_bring_together_are_named(capsys):
+    log = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
+    assert conclude(1, [], log, waiting="node 0 was waiting for node 1 at a:1") == 1
+    assert capsys.readouterr().err.startswith(
+        "paceline: the nodes did not meet: node 0 was waiting for node 1 at a:1\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "reports", "ending", "said"),
     [

@@ -58,6 +58,13 @@ def test_bitwise_ranks_end_with_the_bits_of_one_process_whatever_threads_are_off
     assert differences(one, three) == []
 
 
+def test_launchers_of_two_nodes_meet(start, reference):
+    words = [*SETTINGS, "--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "60"]
+    texts = finish([start("train", *words, "--node-rank", str(node)) for node in (1, 0)])
+    assert "2 ranks, told by torchrun, mode ddp" in texts[1]
+    assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["tcp", "file", "env"])
 def test_ranks_started_by_hand_meet(start, elsewhere, reference, kind):
     port = free_port()

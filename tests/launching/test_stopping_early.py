@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import psutil
 import pytest
 
 from tests.conftest import LONGEST, child_environment
-from tests.launching.conftest import SETTINGS, free_port, no_rank_left
+from tests.launching.conftest import SETTINGS, free_port, listens, no_rank_left
 
 RANK_1_NEVER_COMES = """
 import os, signal
@@ -49,11 +48,6 @@ def rank_0_in(folder: Path) -> int:
             if environ.get("RANK") == "0" and catches_sigterm(process.pid):
                 return process.pid
     return 0
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from paceline.core.world import World
 from paceline.data.split import Subset
 from paceline.engine.clock import DATA, Clock
 from paceline.engine.state import Progress
-from paceline.parallel.meeting import FileMeeting, roll_call
+from paceline.parallel.meeting import FileMeeting, Peers, roll_call
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
@@ -170,13 +170,17 @@ def believing_what_lies_there() -> AbstractContextManager[Any]:
     return patch.object(FileMeeting, "_follow", lambda self: self._read("go") or "nobody yet")
 
 
+def peers(rank: int, size: int) -> Peers:
+    return Peers(index=rank, size=size, place="here", timeout=20)
+
+
 @pytest.mark.parametrize("plant", [contextlib.nullcontext, believing_what_lies_there])
 def test_stale_file_of_the_process_group(tmp_path, plant):
     folder = tmp_path / "meet.meeting"
     folder.mkdir()
     for name, text in {"go": "old", "answer-1": "nonce old", "acknowledge-1": "nonce old", "hello-1": "nonce"}.items():
         (folder / name).write_text(text)
-    lead, other = (FileMeeting(tmp_path / "meet", World(rank=rank, size=2), timeout=20) for rank in (0, 1))
+    lead, other = (FileMeeting(tmp_path / "meet", peers(rank, 2)) for rank in (0, 1))
     tokens: dict[int, str] = {}
     with plant():
         follower = threading.Thread(target=lambda: tokens.update({1: other._follow()}))
@@ -190,9 +194,9 @@ def test_stale_file_of_the_process_group(tmp_path, plant):
 
 def test_the_same_rank_for_two_processes():
     store = torch.distributed.HashStore()
-    roll_call(store, World(rank=0, size=1), timeout=5)
+    roll_call(store, peers(0, 1))
     with pytest.raises(RanksError, match="another process says that it is rank 0"):
-        roll_call(store, World(rank=0, size=1), timeout=5)
+        roll_call(store, peers(0, 1))
 
 
 def own_accuracy() -> AbstractContextManager[Any]:

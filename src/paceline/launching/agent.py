@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from paceline.core.limits import raise_open_files
 
@@ -43,10 +44,10 @@ class Agent:
         finally:
             os.close(reading)
 
-    def begin(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Be torchrun with these words and these variables, and no others."""
+    def begin(self, words: Sequence[str], environ: Mapping[str, str], nodes: Mapping[str, Any] | None = None) -> None:
+        """Be torchrun with these words and these variables, and no others, once all of these nodes are there."""
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._words, "w", encoding="utf-8") as pipe:
-            json.dump({"words": list(words), "environ": dict(environ)}, pipe)
+            json.dump({"words": list(words), "environ": dict(environ), "nodes": nodes}, pipe)
 
     def said(self) -> str:
         """Return what torchrun has said, warnings and the story of a failure."""
@@ -103,7 +104,22 @@ def main() -> None:
         told = json.loads(order)
         os.environ.clear()
         os.environ.update(told["environ"])
+        store = None if told["nodes"] is None else _connect_nodes(told["nodes"])
         run.main(told["words"])
+        del store  # not earlier: torchrun used its server
+
+
+def _connect_nodes(nodes: dict[str, Any]) -> object:
+    """Return the store of all launchers once they are there; on failure, leave a report for our own and exit."""
+    from paceline.core.errors import RanksError  # noqa: PLC0415 - see above: this module is imported first
+    from paceline.parallel.meeting import open_node_store  # noqa: PLC0415
+    from paceline.records.reports import report_failure  # noqa: PLC0415
+
+    try:
+        return open_node_store(**nodes)
+    except RanksError as problem:
+        report_failure(problem, os.environ)
+        sys.exit(problem.exit_code)
 
 
 if __name__ == "__main__":

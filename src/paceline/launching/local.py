@@ -53,11 +53,11 @@ def _run(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> 
         agent = agent_for(place.stdout)
         watch = _Watch(agent.process, folder, max_restarts=plan.max_restarts)
         with watch.over_ranks():
-            agent.begin(plan.torchrun_words(words, folder), dict(environ) | ours)
+            agent.begin(plan.torchrun_words(words, folder), dict(environ) | ours, plan.nodes)
             code = watch.wait()
         if watch.first_signal is not None and watch.stopped_early:
             raise StoppedError(watch.first_signal, plan.waiting)
-        return conclude(code, read_reports(folder), agent.said(), stopped_by=watch.first_signal)
+        return conclude(code, read_reports(folder), agent.said(), stopped_by=watch.first_signal, waiting=plan.waiting)
 
 
 class _Watch:
@@ -143,10 +143,13 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
         return
 
 
-def conclude(code: int, reports: list[Report], log: str, *, stopped_by: int | None = None) -> int:
+def conclude(
+    code: int, reports: list[Report], log: str, *, stopped_by: int | None = None, waiting: str = "starting the ranks"
+) -> int:
     """Say what went wrong first and what followed from it, and return the exit code.
 
-    `stopped_by` is the signal that the launcher was sent. Its ranks get SIGTERM, whatever it was.
+    `stopped_by` is the signal that the launcher was sent. Its ranks get SIGTERM, whatever it was. `waiting` is what the
+    launcher did before it had started ranks.
     """
     attempt = max((report.attempt for report in reports), default=0)
     stops = [report for report in reports if report.exit_code > 128]
@@ -166,7 +169,7 @@ def conclude(code: int, reports: list[Report], log: str, *, stopped_by: int | No
         _tell_consequences(failures)
         return ExitCode.FAILED
     if not failures:
-        _say(_unexplained(code, log))
+        _say(_unexplained(code, log, waiting))
         return ExitCode.FAILED
     _tell(failures[0])
     _tell_consequences([report for report in failures[1:] if report.message != failures[0].message])
@@ -207,23 +210,28 @@ def _ended_by(number: int) -> str:
     return f"was ended by {signal.Signals(number).name}{reason}"
 
 
-def _unexplained(code: int, log: str) -> str:
+def _unexplained(code: int, log: str, waiting: str) -> str:
     """Return what torchrun itself had to say when no rank left word."""
     if code < 0:
         return f"torchrun, and its ranks with it, {_ended_by(-code)}"
     if "RendezvousConnectionError" in log or "RendezvousTimeoutError" in log or "DistNetworkError" in log:
-        return "the nodes did not meet: is node 0 running, and is --rendezvous HOST:PORT reachable from every node?"
+        hint = "start every node with the same --rendezvous, which all can reach; --timeout waits longer"
+        return f"the nodes did not meet: {waiting}\n  hint: {hint}"
     tail = "\n".join(log.strip().splitlines()[-15:])
     return f"the ranks ended without a word; torchrun said:\n{tail}"
 
 
 def wait_for_meeting(plan: LaunchPlan) -> None:
     """Make sure that the meeting place is free (on node 0) or answers (on others), or say what is wrong with it."""
-    if plan.rendezvous is None or plan.node_rank is None:
+    if plan.rendezvous is None:
+        return
+    if plan.node_rank is None:
+        _say(f"this node joins --nnodes {plan.nnodes} at {plan.rendezvous}, and waits up to {plan.timeout:g} s")
         return
     host, _, port = plan.rendezvous.rpartition(":")
     if plan.node_rank == 0:
         _refuse_taken(int(port))
+        _say(f"node 0 waits up to {plan.timeout:g} s for {plan.other_nodes} at {plan.rendezvous}")
         return
     deadline = time.monotonic() + plan.timeout
     while True:
@@ -248,7 +256,8 @@ def _refuse_taken(port: int) -> None:
             probe.bind(("", port))
         except OSError as cause:
             raise RanksError(
-                f"port {port} on {socket.gethostname()} is taken", hint="choose another port in --rendezvous"
+                f"port {port} on {socket.gethostname()} is taken",
+                hint="is node 0 running already? give every node its own --node-rank, or choose another port",
             ) from cause
 
 

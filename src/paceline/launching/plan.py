@@ -1,11 +1,13 @@
 """Whether to start ranks, how many and where: worked out before torch is imported."""
 
 import ipaddress
+import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -33,7 +35,26 @@ class LaunchPlan:
     @property
     def world_size(self) -> int:
         """The most ranks that there may be, on all nodes together."""
-        return self.nproc * int(self.nnodes.rpartition(":")[2])
+        return self.nproc * self._most_nodes
+
+    @property
+    def _most_nodes(self) -> int:
+        return int(self.nnodes.rpartition(":")[2])
+
+    @property
+    def nodes(self) -> dict[str, Any] | None:
+        """What the launchers of a fixed number of numbered nodes need to find each other, None for other launches.
+
+        Where nodes may come back after a failure, torchrun lets them in: it counts nodes, and does not know them.
+        """
+        if self.rendezvous is None or self.node_rank is None or not self.nnodes.isdigit() or self.max_restarts:
+            return None
+        return {
+            "node_rank": self.node_rank,
+            "nnodes": self._most_nodes,
+            "rendezvous": self.rendezvous,
+            "timeout": self.timeout,
+        }
 
     @property
     def waiting(self) -> str:
@@ -42,11 +63,12 @@ class LaunchPlan:
             return "starting the ranks"
         if self.node_rank is None:
             return f"this node was waiting for the others of --nnodes {self.nnodes} at {self.rendezvous}"
-        return f"node {self.node_rank} was waiting for {self._other_nodes()} at {self.rendezvous}"
+        return f"node {self.node_rank} was waiting for {self.other_nodes} at {self.rendezvous}"
 
-    def _other_nodes(self) -> str:
-        most = int(self.nnodes.rpartition(":")[2])
-        others = [str(node) for node in range(most) if node != self.node_rank]
+    @property
+    def other_nodes(self) -> str:
+        """The nodes that this one waits for: by number, where there are few."""
+        others = [str(node) for node in range(self._most_nodes) if node != self.node_rank]
         if len(others) > 4:
             return f"{len(others)} other nodes"
         return f"node{'s' if len(others) > 1 else ''} {', '.join(others)}"
@@ -60,10 +82,10 @@ class LaunchPlan:
         if self.rendezvous is None:
             return ["--standalone"]
         host, _, port = self.rendezvous.rpartition(":")
-        if self.node_rank is not None and self.nnodes.isdigit() and not self.max_restarts:
-            fixed = [f"--nnodes={self.nnodes}", f"--node-rank={self.node_rank}"]
+        patience = math.ceil(self.timeout)
+        if self.nodes is not None:
+            fixed = [f"--nnodes={self.nnodes}", f"--node-rank={self.node_rank}", f"--rdzv-conf=timeout={patience}"]
             return [*fixed, f"--master-addr={host}", f"--master-port={port}"]
-        patience = int(self.timeout)
         # torchrun asks the host's own name, which on Debian is 127.0.1.1, and then nobody takes itself for the host
         is_host = is_this_host(host) if self.node_rank is None else self.node_rank == 0
         conf = f"join_timeout={patience},read_timeout={patience},last_call_timeout=5,is_host={int(is_host)}"

@@ -1,12 +1,15 @@
-"""How ranks that were started by hand find each other: over a port, or over a shared file that may be stale."""
+"""How ranks started by hand, and launchers, find each other: over a port, or over a shared file that may be stale."""
 
 import os
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import torch.distributed as dist
 
@@ -17,6 +20,32 @@ from paceline.core.world import World
 SECONDS_BETWEEN_LOOKS = 0.05
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peers:
+    """Processes that connect to each other, as one of them sees it: ranks, or the launchers of nodes."""
+
+    kind: Literal["rank", "node"] = "rank"
+    index: int
+    size: int
+    place: str
+    """tcp://HOST:PORT or file:///path for ranks, HOST:PORT for nodes."""
+    timeout: float
+
+    @property
+    def index_flag(self) -> str:
+        """The flag that says which of them this is."""
+        return "--rank" if self.kind == "rank" else "--node-rank"
+
+    @property
+    def size_flag(self) -> str:
+        """The flag that says how many there are."""
+        return "--world-size" if self.kind == "rank" else "--nnodes"
+
+    def named(self, indices: Iterable[int]) -> str:
+        """Return the name of one or several of them."""
+        return f"{self.kind} " + ", ".join(map(str, sorted(indices)))
+
+
 def open_store(world: World, timeout: float) -> dist.Store | None:
     """Return the store over which the ranks exchange addresses; None where torchrun brings its own.
 
@@ -25,76 +54,98 @@ def open_store(world: World, timeout: float) -> dist.Store | None:
     kind, _, place = world.meeting.partition("://")
     if kind == "env":
         return None
+    peers = Peers(index=world.rank, size=world.size, place=world.meeting, timeout=timeout)
     if kind == "file":
-        return FileMeeting(Path(place), world, timeout).open()
-    host, _, port = place.rpartition(":")
-    if not port.isdigit() or not host:
-        raise RanksError(f"{world.meeting} is no place to meet", hint="use tcp://HOST:PORT")
-    store = _connect(host, int(port), world, timeout)
-    roll_call(store, world, timeout)
+        return FileMeeting(Path(place), peers).open()
+    store = _connect(place, peers)
+    roll_call(store, peers)
     return store
 
 
-def roll_call(store: dist.Store, world: World, timeout: float) -> None:
-    """Wait until every rank has said that it is here; name those who have not, came twice, or count differently."""
-    deadline = time.monotonic() + timeout
-    missing = set(range(world.size))
+def open_node_store(*, node_rank: int, nnodes: int, rendezvous: str, timeout: float) -> dist.Store:
+    """Return a store of all launchers once they are there; torchrun in this process shares the server that it holds.
+
+    Collective: the launcher of every node must call it.
+    """
+    peers = Peers(kind="node", index=node_rank, size=nnodes, place=rendezvous, timeout=timeout)
+    store = _connect(rendezvous, peers)
+    roll_call(store, peers)
+    return store
+
+
+def roll_call(store: dist.Store, peers: Peers) -> None:
+    """Wait until every peer has said that it is here; name those that have not, came twice, or count differently."""
+    deadline = time.monotonic() + peers.timeout
+    missing = set(range(peers.size))
     try:
-        if store.add(f"came/{world.rank}", 1) > 1:
+        if store.add(f"came/{peers.index}", 1) > 1:
             raise RanksError(
-                f"{world.meeting}: another process says that it is rank {world.rank} too",
-                hint=f"give every process a --rank of its own, from 0 to {world.size - 1}",
+                f"{peers.place}: another process says that it is {peers.named([peers.index])} too",
+                hint=f"give every {'process' if peers.kind == 'rank' else 'node'} its own {peers.index_flag}, "
+                f"from 0 to {peers.size - 1}",
             )
-        store.set(f"here/{world.rank}", str(world.size))
+        store.set(f"here/{peers.index}", str(peers.size))
         while missing:
-            for rank in sorted(missing):
-                if store.check([f"here/{rank}"]):
-                    _compare_counts(rank, int(store.get(f"here/{rank}")), world)
-                    missing.remove(rank)
+            for index in sorted(missing):
+                if store.check([f"here/{index}"]):
+                    _compare_counts(index, int(store.get(f"here/{index}")), peers)
+                    missing.remove(index)
             if missing and time.monotonic() > deadline:
-                raise missing_ranks(missing, world, timeout)
+                raise missing_peers(missing, peers)
             time.sleep(SECONDS_BETWEEN_LOOKS if missing else 0)
-    except dist.DistNetworkError as cause:  # rank 0 holds the store, and was the first to give up
+    except dist.DistNetworkError as cause:  # the first holds the store, and was the first to give up
         raise RanksError(
-            f"{world.meeting}: rank 0 left before all {world.size} ranks had come; {_ranks(missing)} had not",
-            hint="look at what rank 0 and those ranks printed",
+            f"{peers.place}: {peers.kind} 0 left before all {peers.size} {peers.kind}s had come; "
+            f"{peers.named(missing)} had not",
+            hint=f"look at what {peers.kind} 0 and those {peers.kind}s printed",
         ) from cause
 
 
-def _compare_counts(rank: int, size: int, world: World) -> None:
-    if size != world.size:
+def _compare_counts(index: int, size: int, peers: Peers) -> None:
+    if size != peers.size:
         raise RanksError(
-            f"rank {rank} counts {plural(size, 'rank')}, rank {world.rank} counts {world.size}",
-            hint="give every rank the same --world-size",
+            f"{peers.named([index])} counts {plural(size, peers.kind)}, "
+            f"{peers.named([peers.index])} counts {peers.size}",
+            hint=f"give every {peers.kind} the same {peers.size_flag}",
         )
 
 
-def _ranks(ranks: Iterable[int]) -> str:
-    return "rank " + ", ".join(map(str, sorted(ranks)))
-
-
-def missing_ranks(missing: Iterable[int], world: World, timeout: float) -> RanksError:
+def missing_peers(missing: Iterable[int], peers: Peers) -> RanksError:
     """Return the error that says who did not come."""
     return RanksError(
-        f"{world.meeting}: waited {timeout:g} s for {world.size} ranks, and {_ranks(missing)} did not come",
-        hint="look at what those ranks printed; the address must be reachable from their hosts; --timeout waits longer",
+        f"{peers.place}: waited {peers.timeout:g} s for {peers.size} {peers.kind}s, "
+        f"and {peers.named(missing)} did not come",
+        hint=f"look at what those {peers.kind}s printed; the address must be reachable from their hosts; "
+        "--timeout waits longer",
     )
 
 
-def _connect(host: str, port: int, world: World, timeout: float) -> dist.TCPStore:
+def _connect(address: str, peers: Peers) -> dist.TCPStore:
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or not host:
+        raise RanksError(f"{peers.place} is no place to meet", hint="use tcp://HOST:PORT")
+    is_first = peers.index == 0
+    limit = timedelta(seconds=peers.timeout)
     try:
         return dist.TCPStore(
-            host, port, is_master=world.is_lead, timeout=timedelta(seconds=timeout), wait_for_workers=False
+            host,
+            int(port),
+            is_master=is_first,
+            timeout=limit,
+            wait_for_workers=False,
+            multi_tenant=peers.kind == "node",
         )
     except (dist.DistNetworkError, dist.DistStoreError, RuntimeError) as cause:
         if "EADDRINUSE" in str(cause) or "address already in use" in str(cause).lower():
             raise RanksError(
-                f"port {port} on {world.host} is taken", hint="choose another port for every rank, or stop who has it"
+                f"port {port} on {socket.gethostname()} is taken",
+                hint=f"is {peers.kind} 0 running already? give every {peers.kind} its own {peers.index_flag}, "
+                "or choose another port",
             ) from cause
-        who = "rank 0 could not listen" if world.is_lead else f"rank {world.rank} could not reach rank 0"
+        who = f"{peers.named([peers.index])} could not " + ("listen" if is_first else f"reach {peers.kind} 0")
         raise RanksError(
-            f"{who} at {host}:{port} within {timeout:g} s",
-            hint=f"is rank 0 running, on {host}, with the same address, and is the port open?",
+            f"{who} at {host}:{port} within {peers.timeout:g} s",
+            hint=f"is {peers.kind} 0 running, on {host}, with the same address, and is the port open?",
         ) from cause
 
 
@@ -106,11 +157,10 @@ class FileMeeting:
     acknowledge its token, which no rank of an earlier attempt can, it says go, and all open the store of that name.
     """
 
-    def __init__(self, path: Path, world: World, timeout: float) -> None:
+    def __init__(self, path: Path, peers: Peers) -> None:
         self._folder = path.with_name(path.name + ".meeting")
-        self._world = world
-        self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
+        self._peers = peers
+        self._deadline = time.monotonic() + peers.timeout
 
     def open(self) -> dist.Store:
         """Meet, and return the store of this attempt."""
@@ -118,14 +168,14 @@ class FileMeeting:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as cause:
             raise RanksError(f"cannot meet at {self._folder}: {cause.strerror}", hint="use a shared folder") from cause
-        token = self._lead() if self._world.is_lead else self._follow()
-        store = dist.FileStore(str(self._folder / f"store-{token}"), self._world.size)
-        store.set_timeout(timedelta(seconds=self._timeout))
+        token = self._lead() if self._peers.index == 0 else self._follow()
+        store = dist.FileStore(str(self._folder / f"store-{token}"), self._peers.size)
+        store.set_timeout(timedelta(seconds=self._peers.timeout))
         return store
 
     def _lead(self) -> str:
         token = secrets.token_hex(8)
-        others = range(1, self._world.size)
+        others = range(1, self._peers.size)
         waiting = set(others)
         while waiting:
             for rank in waiting:
@@ -141,7 +191,7 @@ class FileMeeting:
 
     def _follow(self) -> str:
         nonce = secrets.token_hex(8)
-        rank = self._world.rank
+        rank = self._peers.index
         self._write(f"hello-{rank}", nonce)
         while True:
             answered, _, token = self._read(f"answer-{rank}").partition(" ")
@@ -153,7 +203,7 @@ class FileMeeting:
 
     def _pause(self, missing: set[int]) -> None:
         if missing and time.monotonic() > self._deadline:
-            raise missing_ranks(missing, self._world, self._timeout)
+            raise missing_peers(missing, self._peers)
         if missing:
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -166,7 +216,7 @@ class FileMeeting:
     def _write(self, name: str, text: str) -> None:
         if self._read(name) == text:
             return
-        scratch = self._folder / f".{name}.{self._world.host}.{os.getpid()}"
+        scratch = self._folder / f".{name}.{socket.gethostname()}.{os.getpid()}"
         scratch.write_text(text, encoding="ascii")
         scratch.replace(self._folder / name)
 
