@@ -2,10 +2,13 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
 from paceline.records.folder import RunFolder
+from tests.conftest import child_environment
 
 OWN = """
 from torch import nn
@@ -46,7 +49,8 @@ def test_eval_and_resume_say_that_the_model_file_has_changed(run, trained, write
     for text in (evaluated.err, resumed.out):
         (line,) = warnings(text)
         found = re.fullmatch(
-            r"warning: my.py has changed since this checkpoint was trained; that version is kept: diff (\S+) my.py",
+            r"warning: my.py has changed: this checkpoint was trained with another version; "
+            r"to compare: diff (\S+) my.py",
             line,
         )
         assert found is not None, line
@@ -85,3 +89,21 @@ def test_ranks_with_different_code_are_refused(start, elsewhere):
         assert re.search(
             r"ranks do not agree: sha256 of my.py is [0-9a-f]{12} on rank 0 and [0-9a-f]{12} on rank 1", err
         )
+
+
+def test_a_script_that_trains_and_a_module_that_only_the_lead_imports_are_no_reason_to_complain(run, elsewhere, write):
+    write("plots_of_the_lead.py", "")
+    write("my.py", "import os\nif os.environ.get('RANK', '0') == '0':\n    import plots_of_the_lead\n" + OWN)
+    settings = 'model="my.py:build", steps=2, threads=1, track=()'
+    write("script.py", f"import paceline\npaceline.launch(paceline.Config({settings}), nproc=2)\n")
+    subprocess.run([sys.executable, "script.py"], cwd=elsewhere, env=child_environment(), timeout=300, check=True)
+    assert warnings(run("eval", "digits-my").err) == []
+
+
+def test_the_script_that_calls_train_is_not_part_of_the_model(run, elsewhere, write):
+    write("my.py", OWN)
+    settings = 'model="my.py:build", steps=2, threads=1, track=()'
+    write("script.py", f"import paceline\npaceline.train(paceline.Config({settings}))\n")
+    subprocess.run([sys.executable, "script.py"], cwd=elsewhere, env=child_environment(), timeout=300, check=True)
+    assert [path.read_text() for path in elsewhere.glob("runs/*/*/code/*")] == [OWN]
+    assert warnings(run("eval", "digits-my").err) == []

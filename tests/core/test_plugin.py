@@ -140,3 +140,13 @@ def test_installed_modules_are_not_the_users_code(write):
     root = Path(sys.prefix).resolve()
     installed = code_files([f"{root}/my.py:build"])
     assert list(installed) == [f"{root}/my.py"]
+
+
+def test_packages_of_the_user_site_are_not_the_users_code(write, tmp_path, monkeypatch):
+    site = tmp_path / ".local" / "lib" / "python3" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "installed_by_the_user.py").write_text("")
+    monkeypatch.syspath_prepend(site)
+    write("import installed_by_the_user\ndef build(): pass")
+    call()
+    assert list(code_files(["my.py:build"])) == ["my.py"]

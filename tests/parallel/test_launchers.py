@@ -117,6 +117,7 @@ def test_a_trace_of_a_launcher_that_is_not_understood_is_refused_unless_flags_sa
     assert "--rank 0 --world-size 1 to train alone" in str(caught.value.hint)
     assert detect_world(environ, Start(rank=0, world_size=1)).size == 1
     assert detect_world(environ, Start(rank=1, world_size=2, init_method="tcp://a:1")).rank == 1
+    assert detect_world(environ, Start(nnodes="2", node_rank=1, rendezvous="a:1")).told_by == "nobody"
 
 
 NO_LAUNCHER = {

@@ -26,6 +26,7 @@ def raise_open_files() -> float:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
     except (OSError, ValueError):  # some sandboxes forbid it
-        return soft
-    return float("inf") if hard == resource.RLIM_INFINITY else hard
+        pass
+    return float("inf") if soft == resource.RLIM_INFINITY else soft

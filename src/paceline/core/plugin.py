@@ -12,6 +12,11 @@ from typing import Any
 from paceline.core.errors import PacelineError
 from paceline.core.names import suggestion
 
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages, whichever Python they belong to."""
+NOT_OWN = frozenset({"paceline", "__main__", "__mp_main__"})
+"""Modules that are no part of a model: ours, and the script that calls us, which has two names once torch is there."""
+
 
 def is_plugin(name: str) -> bool:
     """Tell whether `name` points into a Python file rather than into a list of known names."""
@@ -67,15 +72,18 @@ def code_files(names: Iterable[str]) -> dict[str, Path]:
 
 
 def _modules_below(folder: Path) -> list[Path]:
-    """Return the files of the imported modules in a folder that are neither installed nor Paceline's own."""
-    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
+    """Return the files of the imported modules in a folder that are neither installed nor Paceline's own.
+
+    The script that calls Paceline is none of them: another one may evaluate or resume the run.
+    """
+    standard = Path(sysconfig.get_path("stdlib")).resolve()
     files = [
         Path(file).resolve()
         for name, module in list(sys.modules.items())
-        if (file := getattr(module, "__file__", None)) and name.partition(".")[0] != "paceline"
+        if (file := getattr(module, "__file__", None)) and name.partition(".")[0] not in NOT_OWN
     ]
     own = [file for file in files if file.suffix == ".py" and file.is_file() and file.is_relative_to(folder)]
-    return [file for file in own if not any(file.is_relative_to(place) for place in installed)]
+    return [file for file in own if not (file.is_relative_to(standard) or INSTALLED.intersection(file.parts))]
 
 
 def _import_file(path: Path, error: type[PacelineError]) -> Any:

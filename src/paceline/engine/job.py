@@ -198,9 +198,10 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: Bu
 
 
 def agreed_code(config: Config, team: Team) -> dict[str, str]:
-    """Return the hashes of the user's own code, which must be the same on every rank. Collective."""
+    """Return the hashes of the user's own code; ranks that import the same files must have the same. Collective."""
     code = hash_code(own_code(config))
-    team.agree({f"sha256 of {name}": sha256[:12] for name, sha256 in code.items()})
+    imported_by_all = set(code).intersection(*team.gather(list(code)))
+    team.agree({f"sha256 of {name}": code[name][:12] for name in sorted(imported_by_all)})
     return code
 
 

@@ -65,7 +65,7 @@ def would_train_alone(node: Node) -> ConfigError:
     told = f"{node.variable}={node.nnodes}"
     return ConfigError(
         f"{node.launcher} runs this on {node.nnodes} nodes ({told}), but here it would train alone",
-        hint=f"paceline train, paceline.launch and torchrun join the nodes; add --nnodes 1 to train alone",
+        hint="paceline train, paceline.launch and torchrun join the nodes; add --nnodes 1 to train alone",
     )
 
 

@@ -27,10 +27,13 @@ def code_changes(folder: RunFolder, before: Mapping[str, str], now: Mapping[str,
     """Return a sentence for each file that differs from the version that a checkpoint was trained with."""
     sentences = []
     for name, sha256 in before.items():
+        file = Path(name).expanduser()
+        if name not in now and file.is_file():  # not imported in this process, or not yet
+            now = {**now, **hash_code({name: file})}
         if now.get(name) == sha256:
             continue
-        what = "has changed" if name in now else "is no longer imported"
+        what = "has changed" if name in now else "is missing"
         copy = folder.code(name, sha256)
-        kept = f"; that version is kept: diff {copy} {name}" if copy.exists() else ""
-        sentences.append(f"{name} {what} since this checkpoint was trained{kept}")
+        compare = f"; to compare: diff {copy} {name}" if copy.exists() else ""
+        sentences.append(f"{name} {what}: this checkpoint was trained with another version{compare}")
     return sentences
