@@ -71,7 +71,7 @@ def test_two_different_values_are_refused_with_both_places(capsys, tmp_path):
     environ = {"PACELINE_RUN": "b", "PACELINE_NAME": "a"}
     assert refusal(capsys, [], environ) == ('PACELINE_NAME is "a", but PACELINE_RUN is "b"', hint)
     message, _ = refusal(capsys, ["--name", "a", "--run", "b"])
-    assert message == "--name and --run are one setting, which is given twice"
+    assert message == "--name and --run are the same setting: give one"
 
 
 def test_a_bad_value_is_told_with_the_name_that_the_user_wrote(tmp_path):

@@ -176,7 +176,7 @@ def _sentence(problem: CycloptsError) -> str:
     command = " ".join(problem.command_chain or ["paceline"])
     for former, name in FORMER_NAMES.items():
         if isinstance(problem, RepeatArgumentError) and problem.token.keyword in {flag(former), flag(name)}:
-            return f"{flag(name)} and {flag(former)} are one setting, which is given twice"
+            return f"{flag(name)} and {flag(former)} are the same setting: give one"
     if isinstance(problem, UnusedError) and problem.unused_tokens:
         return f'{command} does not take "{problem.unused_tokens[0]}"'
     if isinstance(problem, MissingArgumentError) and problem.argument is not None:

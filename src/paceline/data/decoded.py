@@ -71,7 +71,7 @@ class Decoded:
     bad: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.uint8))
     """Marks the images that could not be decoded; shared with the worker processes, which find them."""
     _num_classes: int = field(init=False)
-    """Counted once: a look at all labels takes longer than to mix a batch."""
+    """Counted once: scanning all labels takes longer than mixing a batch."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_num_classes", count_classes(self.labels))

@@ -28,7 +28,7 @@ class InMemory:
     pool: Ids | None = None
     """The samples that mixup and cutmix may mix into others; None means all."""
     _num_classes: int = field(init=False)
-    """Counted once: a look at all labels takes longer than to mix a batch."""
+    """Counted once: scanning all labels takes longer than mixing a batch."""
     _ready: torch.Tensor | None = field(init=False)
     """All images normalised, for sets so small that this is worth its memory: a plain batch is then one gather."""
 

@@ -102,7 +102,7 @@ class Beginning:
                 return run.live(stop, [*self.notes, *cautions], show_table=show_table)
 
     def agree(self) -> None:
-        """Refuse ranks with other settings, and a CPU that cannot compute with these. Collective: every rank must."""
+        """Refuse ranks with different settings, and CPUs that cannot compute with them. Collective."""
         self.team.agree(shared_facts(self.config))
         if self.config.precision == "bf16":
             note = limit_isa(self.team, os.environ)
