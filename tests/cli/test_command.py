@@ -82,6 +82,16 @@ def check_lines(text):
     assert re.fullmatch(r"finished in [\dms. ]+: best was epoch \d; runs/digits-mlp/001", lines[-1])
 
 
+def test_what_a_trial_leaves_out_is_said_and_can_be_scored_later(train, run):
+    answer = train("--steps=2")
+    assert "scores   over 256 of 360 test images: the run ends within its first epoch; " in answer.out
+    assert re.search(r"^test at step 2 .*  over 256 of 360 images$", answer.out, re.MULTILINE)
+    (words,) = re.findall(r"paceline (eval \S+) scores all", answer.out)
+    assert run(*words.split()).out.endswith("over 360 images\n")
+    assert json.loads(run("runs", "show", "digits-mlp", "--json").out)["test images"] == 256
+    assert re.search(r"^test images +256$", run("runs", "show", "digits-mlp").out, re.MULTILINE)
+
+
 def test_a_terminal_gets_a_bar_and_the_lines_that_matter(start):
     main, terminal = pty.openpty()
     options = {"stdin": terminal, "stdout": terminal, "stderr": terminal}

@@ -66,6 +66,7 @@ def test_compare_shows_the_settings_that_differ_and_all_results(run, train, own_
         "best valid loss",
         "test acc",
         "test loss",
+        "test images",
         "images/s",
     ]
     value = json.loads(run("runs", "compare", "demo", "slow", "--json").out)

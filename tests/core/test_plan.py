@@ -137,3 +137,10 @@ def test_a_plan_with_shards_says_how_many_there_are():
 def test_one_step_is_not_plural():
     plan = BatchPlan.make(Config(global_batch=1293, epochs=1), images=1293, world_size=1)
     assert re.search(r"1,293 images a step, 1 step an epoch, 1 step in all$", str(plan))
+
+
+@pytest.mark.parametrize(("steps", "images"), [(1, 100), (9, 900), (10, None), (11, None), (None, None)])
+def test_a_trial_is_a_run_that_ends_within_its_first_epoch(steps, images):
+    for world_size in (1, 4):
+        plan = BatchPlan.make(Config(global_batch=100, steps=steps, epochs=1), images=1000, world_size=world_size)
+        assert plan.trial_images == images

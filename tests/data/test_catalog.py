@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.core.config import Config
 from paceline.core.errors import DataError, SettingError
 from paceline.data.catalog import open_data, split_data
 from paceline.data.decoded import Decoded
 from paceline.data.memory import InMemory
+from paceline.data.order import spread_ids
 from paceline.data.pack import PackOptions, pack
 from paceline.data.sources.folder import ImageOptions, open_folder
 from tests.data.pictures import write_classes
@@ -123,3 +126,21 @@ def test_nothing_is_chosen_where_nothing_is_held_out(monkeypatch):
     splits = split_data(data, valid_split=0)
     assert (splits.train, splits.valid, splits.test) == (data.train, data.test, data.test)
     assert splits.valid_is_test
+
+
+@given(st.integers(1, 10**12), st.integers(1, 3000))
+def test_images_that_are_scored_stand_one_in_each_stretch(images, number):
+    number = min(number, images)
+    ids = spread_ids(images=images, number=number)
+    ends = [place * images // number for place in range(number + 1)]
+    assert all(start <= one < end for start, one, end in zip(ends[:-1], ids.tolist(), ends[1:], strict=True))
+
+
+def test_all_images_are_scored_in_their_order():
+    assert spread_ids(images=1000, number=1000).tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize("labels", [np.arange(50_000) % 10, np.arange(50_000) // 5_000], ids=["in turn", "sorted"])
+def test_some_images_have_every_class_about_as_often_as_all_have(labels):
+    counts = np.bincount(labels[spread_ids(images=50_000, number=2_500)], minlength=10)
+    assert counts.min() > 200, counts

@@ -7,11 +7,14 @@ from torch.nn import functional
 
 import paceline
 from paceline.core.errors import DivergedError
+from paceline.core.metrics import Score
 from paceline.core.world import World
 from paceline.data.order import epoch_order
+from paceline.data.sources.own import Tensors
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.evaluate import evaluate
-from paceline.engine.job import build_job
+from paceline.engine.job import NUM_COMPARED, build_job
+from paceline.engine.state import Progress
 from paceline.parallel.team import Team
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
@@ -147,6 +150,91 @@ def test_steps_ends_a_run_in_mid_epoch_with_an_evaluation_and_a_checkpoint(quick
     assert (result.step, result.state) == (13, State.FINISHED)
     assert result.best is not None
     assert load_checkpoint(result.folder / "checkpoints" / "step-00000013.pt")["progress"]["step"] == 13
+
+
+LARGE = """
+import torch
+from torch.utils.data import TensorDataset
+
+def part(number):
+    images = torch.randn(number, 1, 8, 8, generator=torch.Generator().manual_seed(number))
+    return TensorDataset(images, torch.arange(number) % 10)
+
+def data():
+    return part(10_000), part(3_000)
+"""
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Return the list of ids that were fetched to be evaluated, batch by batch."""
+    fetched = []
+    fetch = Tensors.fetch
+
+    def watched(self, ids, epoch):
+        if epoch is None and len(ids) > NUM_COMPARED:
+            fetched.append(ids.tolist())
+        return fetch(self, ids, epoch)
+
+    monkeypatch.setattr(Tensors, "fetch", watched)
+    return fetched
+
+
+@pytest.fixture
+def large(tmp_path, quick):
+    """Return settings of a run on 9,000 images, with 1,000 for validation and 3,000 for the test."""
+    (tmp_path / "large.py").write_text(LARGE)
+    return lambda **settings: quick(data=f"{tmp_path / 'large.py'}:data", **settings)
+
+
+def images_scored(result):
+    """Return over how many images the best and the final score are."""
+    assert result.best is not None
+    assert result.test is not None
+    return result.best.images, result.test.images
+
+
+@pytest.mark.parametrize(("steps", "num_valid", "num_test"), [(1, 256, 256), (5, 768, 768), (12, 1000, 1536)])
+def test_a_trial_scores_no_more_images_than_it_trains_on(large, scored, capsys, steps, num_valid, num_test):
+    result = paceline.train(large(steps=steps))
+    assert images_scored(result) == (num_valid, num_test)
+    assert sum(map(len, scored)) == num_valid + num_test
+    assert len({image for block in scored[-(-num_valid // 256) :] for image in block}) == num_test, "each once"
+    records = [record for record in read_metrics(RunFolder(result.folder)) if record["kind"] == "eval"]
+    assert [(r["split"], r["images"], r["split_images"]) for r in records] == [
+        ("valid", num_valid, 1000),
+        ("test", num_test, 3000),
+    ]
+    text = capsys.readouterr().out
+    assert f"{num_test:,} of 3,000 test images: the run ends within its first epoch" in text
+    assert f"over {num_test:,} of 3,000 images" in text
+
+
+@pytest.mark.parametrize("length", [{"epochs": 1}, {"steps": 71}, {"steps": 80}, {"steps": 40}], ids=str)
+def test_longer_runs_score_every_image(large, length, capsys):
+    result = paceline.train(large(**length))
+    assert images_scored(result) == (1000, 3000)
+    assert "scores " not in capsys.readouterr().out
+
+
+def test_every_evaluation_of_a_trial_scores_the_same_images(large, scored):
+    from paceline.core.interval import Interval
+
+    paceline.train(large(steps=4, eval_every=Interval(2, "step"), valid_split=0.0))
+    first, again, test = scored[:2], scored[2:4], scored[4:]
+    assert first == again == test
+
+
+def test_a_best_score_over_fewer_images_does_not_outlive_the_trial(large):
+    trial = paceline.train(large(steps=2))
+    path = RunFolder(trial.folder)
+    state = load_checkpoint(Checkpoints(path.checkpoints, keep=2).named("best"))
+    assert state["progress"]["best"]["images"] == 256
+    longer = paceline.train(large(epochs=1), resume=trial.folder)
+    assert images_scored(longer) == (1000, 3000)
+    last = Progress(step=2, best=Score(correct1=256, images=256), best_step=1)
+    assert last.judge(Score(correct1=1, images=1000))
+    assert not last.judge(Score(correct1=0, images=1000))
 
 
 def test_evaluations_and_saves_can_be_counted_in_steps(quick):

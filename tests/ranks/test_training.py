@@ -122,6 +122,14 @@ def test_evaluation_gives_the_same_digits_at_every_world_size(ranks, tmp_path):
     assert len({json.dumps(value) for value in scores.values()}) == 1, scores
 
 
+def test_a_trial_scores_the_same_images_at_every_world_size(ranks, tmp_path):
+    """256 of the 360 test images, in bits: another choice on any rank would show."""
+    settings = quick(tmp_path, steps=2, global_batch=64, exact="bitwise", shards=4)
+    tests = {size: ranks(size).run(live, settings)[0]["test"] for size in (1, 2, 3, 4)}
+    assert tests[1].images == 256
+    assert set(tests.values()) == {tests[1]}
+
+
 def score(team: Team, folder: Path):
     from paceline.core.load import load_config
     from paceline.engine.checkpoint import Checkpoints, load_checkpoint

@@ -118,8 +118,8 @@ def test_a_summary_holds_the_last_of_everything(folder):
     write_rank(folder.rank(0), World(), State.FINISHED, step=15)
     summary = summarise(folder)
     assert (summary.epochs, summary.step, summary.state) == (3, 15, "FINISHED")
-    assert summary.best == {"loss": 0.5, "top1": 1.0, "top5": 1.0, "images": 4, "epoch": 2}
-    assert summary.test == {"loss": 0.1, "top1": 0.5, "top5": 1.0, "images": 9, "epoch": 3}
+    assert summary.best == {"loss": 0.5, "top1": 1.0, "top5": 1.0, "images": 4, "split_images": 4, "epoch": 2}
+    assert summary.test == {"loss": 0.1, "top1": 0.5, "top5": 1.0, "images": 9, "split_images": 9, "epoch": 3}
 
 
 def test_a_summary_of_a_run_that_has_done_nothing_is_empty(folder):

@@ -78,7 +78,7 @@ def make_story(
     label: str = "demo/001", *, split: TimeSplit | None = None, profile: Profile | None = None, **config
 ) -> Story:
     """Return a run that has finished."""
-    score = {"loss": 0.1, "top1": 0.986, "top5": 1.0, "images": 360, "epoch": 5}
+    score = {"loss": 0.1, "top1": 0.986, "top5": 1.0, "images": 360, "split_images": 360, "epoch": 5}
     summary = RunSummary(
         folder=RunFolder(Path("runs") / "demo" / "001"), config=Config(**config).resolved(), started=1.7e9,
         state="FINISHED", step=50, epochs=5, best=score, test=score, images_per_s=1000.0, detail="",

@@ -73,6 +73,13 @@ def test_the_verdict_is_the_one_of_explain():
     assert "Nothing stands out" in text
 
 
+def test_a_score_over_some_of_the_images_says_so():
+    whole = make_story(split=make_split(communication=1))
+    score = {"loss": 0.1, "top1": 0.5, "top5": 1.0, "images": 1536, "split_images": 15_000, "epoch": 1}
+    trial = replace(whole, summary=replace(whole.summary, test=score))
+    assert headline(render(page_of_run(trial))).startswith("50.0% of 1,536 of the test images right")
+
+
 def test_the_same_run_gives_the_same_bytes():
     pages = {render(page_of_run(make_story(profile=make_profile()))) for _ in range(3)}
     assert len(pages) == 1

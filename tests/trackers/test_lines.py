@@ -45,12 +45,16 @@ EPOCH = EpochRecord(step=20, epoch=2, train=SCORE, valid=VALID, is_best=True, im
             "epoch 2/10  train loss 0.5000  acc 75.00%  |  12,346 images/s  *",
         ),
         (
-            EvalRecord(step=15, epoch=2, split="valid", score=VALID, is_best=True, seconds=1.0),
+            EvalRecord(step=15, epoch=2, split="valid", score=VALID, is_best=True, seconds=1.0, split_images=100),
             "valid at step 15: loss 0.5000  acc 90.00%  top-5 100.00%  over 100 images  *",
         ),
         (
-            EvalRecord(step=100, epoch=10, split="test", score=VALID, is_best=False, seconds=1.0),
+            EvalRecord(step=100, epoch=10, split="test", score=VALID, is_best=False, seconds=1.0, split_images=100),
             "test at step 100 (best checkpoint): loss 0.5000  acc 90.00%  top-5 100.00%  over 100 images",
+        ),
+        (
+            EvalRecord(step=2, epoch=1, split="test", score=VALID, is_best=False, seconds=1.0, split_images=15_000),
+            "test at step 2 (best checkpoint): loss 0.5000  acc 90.00%  top-5 100.00%  over 100 of 15,000 images",
         ),
         (Pulse(step=1, epoch=1, score=SCORE, images_per_s=1.0), None),
     ],

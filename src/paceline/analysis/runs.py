@@ -47,6 +47,7 @@ def results(run: RunSummary) -> dict[str, Any]:
         "best valid loss": _pick(run.best, "loss"),
         "test acc": _pick(run.test, "top1"),
         "test loss": _pick(run.test, "loss"),
+        "test images": _pick(run.test, "images"),
         "images/s": run.images_per_s,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from paceline.analysis.evidence import Finding
 from paceline.analysis.explain import explain
 from paceline.analysis.phases import TimeSplit
-from paceline.core.units import plural, rate
+from paceline.core.units import count, plural, rate
 from paceline.records.profile import Profile
 from paceline.records.reader import RunSummary
 
@@ -85,9 +85,10 @@ def tell(story: Story) -> str:
     """Return the run in a sentence: what it reached, how fast."""
     summary = story.summary
     score = summary.test or summary.best
-    reached = (
-        f"{100 * score['top1']:.1f}% of the {'test' if summary.test else 'held-out'} images right" if score else ""
-    )
+    reached = ""
+    if score:
+        some = f"{count(score['images'])} of " if score["images"] < score["split_images"] else ""
+        reached = f"{100 * score['top1']:.1f}% of {some}the {'test' if summary.test else 'held-out'} images right"
     speed = "" if summary.images_per_s is None else f"{rate(summary.images_per_s)} images a second on {story.where}"
     parts = [part for part in (reached, speed) if part]
     return ", ".join(parts) if parts else f"nothing measured yet: the run is {summary.state.lower()}"

@@ -52,6 +52,11 @@ class BatchPlan:
         """The epoch, counted from 1, that the last of the first `step` steps belongs to."""
         return -(-step // self.steps_per_epoch)
 
+    @property
+    def trial_images(self) -> int | None:
+        """Images that a run trains on when it ends within its first epoch; None for a longer run."""
+        return self.total_steps * self.global_batch if self.total_steps < self.steps_per_epoch else None
+
     def images_done(self, step: int) -> int:
         """Images seen by all ranks together in the first `step` steps."""
         epochs, rest = divmod(step, self.steps_per_epoch)

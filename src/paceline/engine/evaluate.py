@@ -1,4 +1,4 @@
-"""Exact evaluation: every image once, in fixed blocks, whatever the world size."""
+"""Exact evaluation: every image once, or the same ones at every world size, in fixed blocks."""
 
 import numpy as np
 import torch
@@ -7,8 +7,10 @@ from torch.nn import functional
 
 from paceline.core.keys import mix
 from paceline.core.metrics import Score
+from paceline.core.plan import BatchPlan
 from paceline.data.loader import load_batches
-from paceline.data.split import Batch, Split
+from paceline.data.order import spread_ids
+from paceline.data.split import Batch, Ids, Split
 from paceline.data.streams import seed_streams
 from paceline.engine.job import Job
 from paceline.engine.meter import count_correct
@@ -18,14 +20,29 @@ BLOCK = 256
 """Images of one forward pass. Fixed, so that the sums do not depend on who computes them."""
 
 
+def scored_ids(plan: BatchPlan, split: Split) -> Ids:
+    """Return the images of a split that a run scores: all, or in a trial no more than it trains on, in whole blocks.
+
+    A trial is a run that ends within its first epoch. To score all images might take it far longer than its steps.
+    """
+    if plan.trial_images is None:
+        return np.arange(len(split))
+    most = -(-plan.trial_images // BLOCK) * BLOCK
+    return spread_ids(images=len(split), number=min(most, len(split)))
+
+
 @torch.no_grad()
-def evaluate(job: Job, team: Team, split: Split) -> Score:
-    """Score the model on a split. Collective: every rank must call it; each takes every W-th block."""
-    num_blocks = -(-len(split) // BLOCK)
+def evaluate(job: Job, team: Team, split: Split, scored: Ids | None = None) -> Score:
+    """Score the model on a split, or on the images `scored`. Collective: every rank must call it.
+
+    Each rank takes every W-th block.
+    """
+    scored = np.arange(len(split)) if scored is None else scored
+    num_blocks = -(-len(scored) // BLOCK)
     mine = list(range(team.world.rank, num_blocks, team.world.size))
     rounds = -(-num_blocks // team.world.size)
     extra = [0] * (rounds - len(mine)) if job.choice.mode == "fsdp" else []  # a sharded forward pass needs all ranks
-    ids = [np.arange(block * BLOCK, min((block + 1) * BLOCK, len(split))) for block in mine + extra]
+    ids = [scored[block * BLOCK : (block + 1) * BLOCK] for block in mine + extra]
     batches = load_batches(
         split, [(block, None) for block in ids], workers=job.config.workers, pin=job.device.type == "cuda"
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from paceline.core.units import count, plural
+from paceline.engine.evaluate import scored_ids
 from paceline.engine.job import Job
 from paceline.models.table import num_parameters
 from paceline.parallel.batchnorm import has_batch_norm
@@ -26,6 +27,7 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield f"world    {_world(team)}, mode {job.choice}"
     yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
     yield f"batch    {job.plan}"
+    yield from _scores(job, folder)
     if job.reducer is not None:
         own = plural(torch.get_num_threads(), "thread")
         ghost = "; batch norm sees a shard at a time" if has_batch_norm(job.model) else ""
@@ -33,6 +35,19 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
         yield f"exact    bitwise: the same bits {worlds}, with {own} a rank{ghost}"
     yield f"lr       {job.lr_plan}"
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
+
+
+def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
+    """Yield over how many images a run is scored, where that is not all."""
+    if job.plan.trial_images is None:
+        return
+    splits = {} if job.splits.valid_is_test else {"validation": job.splits.valid}
+    splits["test"] = job.splits.test
+    numbers = {name: (len(scored_ids(job.plan, split)), len(split)) for name, split in splits.items()}
+    some = [f"{count(scored)} of {count(of)} {name}" for name, (scored, of) in numbers.items() if scored < of]
+    if some:
+        why = "the run ends within its first epoch"
+        yield f"scores   over {' and '.join(some)} images: {why}; paceline eval {folder.path} scores all"
 
 
 def warnings(job: Job) -> Iterator[str]:

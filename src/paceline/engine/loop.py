@@ -25,7 +25,7 @@ from paceline.data.order import epoch_order
 from paceline.data.split import Batch
 from paceline.data.streams import seed_streams
 from paceline.engine.clock import COPY, DATA, EVALUATE, EXCHANGE, FORWARD, RECORD, SAVE, UPDATE, Clock
-from paceline.engine.evaluate import evaluate
+from paceline.engine.evaluate import evaluate, scored_ids
 from paceline.engine.job import Job
 from paceline.engine.recorder import Recorder
 from paceline.engine.signals import StopRequest
@@ -34,7 +34,7 @@ from paceline.models.zoo import list_models
 from paceline.parallel.idle import idle
 from paceline.parallel.modes import without_exchange
 from paceline.parallel.team import Team
-from paceline.records.entries import State
+from paceline.records.entries import EvalRecord, State
 
 
 class Share(NamedTuple):
@@ -206,14 +206,23 @@ class Training:
         """Evaluate, record it, and tell whether it is the best so far. Collective: every rank must call it."""
         self.job.settle(self.team)
         start = self.clock.seconds
-        valid: Score = evaluate(self.job, self.team, self.job.splits.valid)
+        split = self.job.splits.valid
+        valid: Score = evaluate(self.job, self.team, split, scored_ids(self.job.plan, split))
         self.clock.lap(EVALUATE)
         is_best = self.progress.judge(valid)
         if ends_epoch:
             self.end_epoch(valid, is_best=is_best)
         else:
-            seconds = self.clock.seconds - start
-            self.recorder.evaluation("valid", valid, step=self.progress.step, is_best=is_best, seconds=seconds)
+            record = EvalRecord(
+                step=self.progress.step,
+                epoch=self.recorder.epoch,
+                split="valid",
+                score=valid,
+                is_best=is_best,
+                seconds=self.clock.seconds - start,
+                split_images=len(split),
+            )
+            self.recorder.put(record)
         patience = self.job.config.patience
         if patience is not None and self.progress.num_stale >= patience:
             self.progress.stopped_early = True

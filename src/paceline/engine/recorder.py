@@ -13,7 +13,7 @@ from paceline.engine.state import Progress
 from paceline.engine.timings import Timings
 from paceline.engine.watch import Watch
 from paceline.parallel.team import Team
-from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, SplitName, StepRecord
+from paceline.records.entries import Entry, EpochRecord, Note, Pulse, RunResult, StepRecord
 from paceline.trackers.base import Guarded, RunInfo, Tracker
 
 SECONDS_BETWEEN_PULSES = 0.5
@@ -129,11 +129,6 @@ class Recorder:
         self.put(record)
         self._progress.epoch_score = Score()
         self._epoch = _Mark(self._clock, self._plan, self._progress.step)
-
-    def evaluation(self, split: SplitName, score: Score, *, step: int, seconds: float, is_best: bool = False) -> None:
-        """Record an evaluation, of the model after `step` steps, that does not end an epoch."""
-        epoch = self._plan.epoch_of(step)
-        self.put(EvalRecord(step=step, epoch=epoch, split=split, score=score, is_best=is_best, seconds=seconds))
 
     def _name(self, unreadable: Sequence[str]) -> None:
         """Name the images that nobody has been told of."""

@@ -7,7 +7,7 @@ from paceline.core.metrics import Score
 from paceline.core.units import duration, plural
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
 from paceline.engine.clock import EVALUATE, START, Clock
-from paceline.engine.evaluate import evaluate
+from paceline.engine.evaluate import evaluate, scored_ids
 from paceline.engine.evidence import leave_evidence
 from paceline.engine.facts import facts_of_ranks
 from paceline.engine.header import header
@@ -22,7 +22,7 @@ from paceline.engine.state import Progress
 from paceline.models.table import layer_table
 from paceline.parallel.replicas import check_replicas, describe
 from paceline.parallel.team import Team
-from paceline.records.entries import Note, RunResult, State
+from paceline.records.entries import EvalRecord, Note, RunResult, State
 from paceline.records.folder import RunFolder
 from paceline.trackers.base import RunInfo, Tracker
 from paceline.trackers.choose import choose_trackers
@@ -119,9 +119,19 @@ class Run:
         """Score the best checkpoint on the test images, and return its step too. Collective."""
         step = self.load_best()
         start = self.clock.seconds
-        score = evaluate(self.job, self.team, self.job.splits.test)
+        split = self.job.splits.test
+        score = evaluate(self.job, self.team, split, scored_ids(self.job.plan, split))
         self.clock.lap(EVALUATE)
-        self.recorder.evaluation("test", score, step=step, seconds=self.clock.seconds - start)
+        record = EvalRecord(
+            step=step,
+            epoch=self.job.plan.epoch_of(step),
+            split="test",
+            score=score,
+            is_best=False,
+            seconds=self.clock.seconds - start,
+            split_images=len(split),
+        )
+        self.recorder.put(record)
         return score, step
 
     def trackers(self) -> list[Tracker]:

@@ -24,8 +24,14 @@ class Progress:
     stopped_early: bool = False
 
     def judge(self, valid: Score) -> bool:
-        """Take an evaluation into account and tell whether it is the best so far."""
-        is_best = self.best is None or (valid.top1, -valid.loss) > (self.best.top1, -self.best.loss)
+        """Take an evaluation into account and tell whether it is the best so far.
+
+        A best one over another number of images, from before the run was given another length, is not compared.
+        """
+        if self.best is None or self.best.images != valid.images:
+            is_best = True
+        else:
+            is_best = (valid.top1, -valid.loss) > (self.best.top1, -self.best.loss)
         if is_best:
             self.best, self.best_step, self.num_stale = valid, self.step, 0
         else:

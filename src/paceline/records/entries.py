@@ -86,6 +86,8 @@ class EvalRecord:
     score: Score
     is_best: bool
     seconds: float
+    split_images: int
+    """Images of the split; a run that ends within its first epoch scores some of them."""
 
 
 Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord | RankFacts | PhaseRecord

@@ -32,7 +32,7 @@ class RunSummary:
     step: int
     epochs: int
     best: dict[str, Any] | None
-    """The best evaluation: loss, top1, top5, epoch."""
+    """The best evaluation: loss, top1, top5, images of the split_images that there are, epoch."""
     test: dict[str, Any] | None
     images_per_s: float | None
     detail: str
@@ -137,4 +137,5 @@ def _evaluation(record: dict[str, Any]) -> dict[str, Any] | None:
     prefix = {"epoch": "valid_", "eval": ""}.get(record["kind"])
     if prefix is None or f"{prefix}top1" not in record:
         return None
-    return {key: record[prefix + key] for key in ("loss", "top1", "top5", "images")} | {"epoch": record["epoch"]}
+    score = {key: record[prefix + key] for key in ("loss", "top1", "top5", "images")}
+    return score | {"split_images": record.get("split_images", score["images"]), "epoch": record["epoch"]}

@@ -1,7 +1,7 @@
 """Records as lines of text: the same words on the terminal and in log.txt."""
 
 from paceline.core.metrics import Score
-from paceline.core.units import duration, percent, plural, rate
+from paceline.core.units import count, duration, percent, plural, rate
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, StepRecord
 from paceline.trackers.base import RunInfo
 
@@ -49,6 +49,7 @@ def _epoch(entry: EpochRecord, run: RunInfo) -> str:
 
 def _evaluation(entry: EvalRecord) -> str:
     star = "  *" if entry.is_best else ""
-    images = plural(entry.score.images, "image")
+    some = f"{count(entry.score.images)} of " if entry.score.images < entry.split_images else ""
+    images = some + plural(entry.split_images, "image")
     which = " (best checkpoint)" if entry.split == "test" else ""
     return f"{entry.split} at step {entry.step}{which}: {score_text(entry.score)}  over {images}{star}"
