@@ -115,7 +115,7 @@ def test_a_signal_before_training_begins_is_answered_with_one_line(start, elsewh
     wait_until(lambda: any(moment in words for words in processes_in(elsewhere)), "an agent, or a rank")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=LONGEST)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     early = {"paceline: interrupted\n", "paceline: stopped while starting the ranks\n"}
     later = {"paceline: stopped before the ranks could save\n"}
     later |= {f"paceline: stopped while rank {rank} was waiting for 1 other rank at {PLACE}\n" for rank in (0, 1)}
