@@ -29,14 +29,14 @@ def without_rank_1(elsewhere) -> dict[str, str]:
     return environ | {"PYTHONPATH": f"{folder}:{environ['PYTHONPATH']}"}
 
 
-def catches_sigterm(pid: int) -> bool:
-    """Tell whether a process has a handler for SIGTERM: a rank or launcher that is done with its imports has one."""
+def catches_signals(pid: int) -> bool:
+    """Tell whether a process has a handler for SIGUSR1, the last to get one: after its imports it has."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
     mask = next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1]
-    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+    return bool(int(mask, 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 def rank_0_in(folder: Path) -> int:
@@ -45,7 +45,7 @@ def rank_0_in(folder: Path) -> int:
         words = process.info["cmdline"] or []
         if process.info["cwd"] == str(folder) and "paceline" in words and "torch.distributed.run" not in words:
             environ = process.environ()
-            if environ.get("RANK") == "0" and catches_sigterm(process.pid):
+            if environ.get("RANK") == "0" and catches_signals(process.pid):
                 return process.pid
     return 0
 
@@ -67,11 +67,45 @@ def test_a_rank_started_by_hand_stops_waiting(start, elsewhere, wait_until, kind
     environ = child_environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     words = ["--rank", rank, "--world-size", 2, "--init-method", place]
     process = start("train", *SETTINGS, *words, env=environ)
-    wait_until(lambda: catches_sigterm(process.pid), "the rank to wait")
+    wait_until(lambda: catches_signals(process.pid), "the rank to wait")
     process.send_signal(number)
     output, errors = process.communicate(timeout=LONGEST)
     assert (process.returncode, output) == (128 + number, "")
     assert errors == f"paceline: stopped while rank {rank} was waiting for 1 other rank at {place}\n"
+
+
+SLOW_DATA = """
+import sys, time, torch
+from pathlib import Path
+from torch.utils.data import TensorDataset
+def part(number):
+    return TensorDataset(torch.zeros(number, 1, 8, 8), torch.arange(number) % 10)
+
+def data():
+    rank = sys.argv[sys.argv.index("--rank") + 1]
+    Path(f"building-{rank}").touch()
+    while rank == "1" and not Path("enough").exists():
+        time.sleep(0.1)
+    return part(100), part(20)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_rank_stops_waiting_for_one_that_still_builds_its_data(start, elsewhere, wait_until, number):
+    (elsewhere / "slow.py").write_text(SLOW_DATA)
+    words = ["--data", "slow.py:data", "--world-size", 2, "--init-method", f"file://{elsewhere}/meet"]
+    first, second = (start("train", *SETTINGS, *words, "--rank", rank) for rank in (0, 1))
+    for rank in (0, 1):
+        wait_until((elsewhere / f"building-{rank}").exists, f"rank {rank} to build its data")
+    first.send_signal(number)
+    _, errors = first.communicate(timeout=LONGEST)
+    assert first.returncode == 128 + number
+    assert errors == "paceline: stopped while rank 0 was waiting for other ranks to start\n"
+    (elsewhere / "enough").touch()
+    _, errors = second.communicate(timeout=LONGEST)
+    assert second.returncode == 1
+    assert errors.startswith("paceline: the connection to a rank"), errors
+    assert not (elsewhere / "runs").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -79,7 +113,7 @@ def test_a_rank_started_by_hand_stops_waiting(start, elsewhere, wait_until, kind
 def test_a_launcher_stops_waiting_for_another_node(start, elsewhere, wait_until, node, number):
     place = f"127.0.0.1:{free_port()}"
     process = start("train", *SETTINGS, "--nnodes", 2, "--node-rank", node, "--rendezvous", place)
-    wait_until(lambda: catches_sigterm(process.pid), "the launcher to wait")
+    wait_until(lambda: catches_signals(process.pid), "the launcher to wait")
     if node == 0:
         wait_until(lambda: listens(int(place.rpartition(":")[2])), "torchrun to wait")
     process.send_signal(number)
@@ -122,7 +156,7 @@ def test_the_notice_of_slurm_queues_a_job_again_whose_ranks_wait(start, elsewher
     place = f"file://{elsewhere}/meet"
     words = ["--rank", 0, "--world-size", 2, "--init-method", place]
     process = start("train", *SETTINGS, *words, env=environ)
-    wait_until(lambda: catches_sigterm(process.pid), "the rank to wait")
+    wait_until(lambda: catches_signals(process.pid), "the rank to wait")
     process.send_signal(signal.SIGUSR1)
     process.communicate(timeout=LONGEST)
     assert process.returncode == 128 + signal.SIGUSR1

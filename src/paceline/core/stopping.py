@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
@@ -12,6 +12,7 @@ from paceline.core.errors import StoppedError
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 WAITING = "waiting for other processes"
+SECONDS_BETWEEN_LOOKS = 0.1
 T = TypeVar("T")
 
 
@@ -49,6 +50,7 @@ def wait_interruptibly(work: Callable[[], T], waiting: str, asked: Callable[[], 
     if threading.current_thread() is not threading.main_thread():
         return work()
     result: Future[T] = Future()
+    caught: list[int] = []
 
     def run() -> None:
         try:
@@ -56,11 +58,17 @@ def wait_interruptibly(work: Callable[[], T], waiting: str, asked: Callable[[], 
         except BaseException as problem:  # noqa: BLE001 - raised again on the main thread
             result.set_exception(problem)
 
-    with interruptible(waiting):
-        number = asked()
+    def stop_if_asked() -> None:
+        number = caught[0] if caught else asked()
         if number is not None:
             raise StoppedError(number, waiting)
+
+    with handled_by(lambda number, _frame: caught.append(number)):
+        stop_if_asked()
         threading.Thread(target=run, name=WAITING, daemon=True).start()
+        while not wait([result], timeout=SECONDS_BETWEEN_LOOKS).done:
+            stop_if_asked()
+        stop_if_asked()
         return result.result()
 
 

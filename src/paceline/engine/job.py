@@ -176,6 +176,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: Bu
     refuse_other_data(splits, team, name=config.data)
     plan = BatchPlan.make(config, images=len(splits.train), world_size=team.world.size)
     bare = prepare_model(config, splits, team.device)
+    code = agreed_code(config, team)
     ema = None if config.ema is None else Ema(bare, config.ema)
     model = with_batch_norm(bare, config, team)
     forward = spread(model, config, team, choice, watch)
@@ -193,7 +194,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: Bu
         ema=ema,
         reducer=build_reducer(config, model, plan, team),
         memory_format=memory_format(config, model),
-        code=agreed_code(config, team),
+        code=code,
     )
 
 

@@ -84,6 +84,17 @@ class Beginning:
     def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
         """Agree, build, restore, train. Collective: every rank must call it."""
         clock, team = clock_for(self.team, began=self.team.world.began), self.team
+        with team.starting(lambda: stop.signal):
+            job, progress, folder = self.prepare(resume)
+        with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
+            run = Run(job, progress, team, folder, clock=clock)
+            cautions = [Note(text=text, level="warning") for text in warnings(job)]
+            with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
+                return run.live(stop, [*self.notes, *cautions], show_table=show_table)
+
+    def prepare(self, resume: RunFolder | None) -> tuple[Job, Progress, RunFolder]:
+        """Return all that a run begins with: its job, how far it has come, its folder. Collective."""
+        team = self.team
         self.agree()
         if self.config.exact == "bitwise":
             team.agree(fingerprint(self.config, team.device))
@@ -95,11 +106,7 @@ class Beginning:
         folder = team.from_lead(open_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path()))
         if profile is not None and team.is_lead:
             write_profile(folder, profile)
-        with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
-            run = Run(job, progress, team, folder, clock=clock)
-            cautions = [Note(text=text, level="warning") for text in warnings(job)]
-            with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
-                return run.live(stop, [*self.notes, *cautions], show_table=show_table)
+        return job, progress, folder
 
     def agree(self) -> None:
         """Refuse ranks with different settings, and CPUs that cannot compute with them. Collective."""

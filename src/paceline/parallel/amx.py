@@ -37,18 +37,18 @@ def announces_amx() -> bool:
     return any(name.startswith("amx") for name in vector_instructions())
 
 
-def try_bf16(environ: Mapping[str, str]) -> Bf16:
+def try_bf16(environ: Mapping[str, str], seconds: float = SECONDS) -> Bf16:
     """Train a layer in bf16 in a child process, as it is and without AMX, and return what survives."""
-    if _survives(environ):
+    if _survives(environ, seconds):
         return "works"
-    return "without AMX" if _survives({**environ, LIMIT: WITHOUT_AMX}) else "fails"
+    return "without AMX" if _survives({**environ, LIMIT: WITHOUT_AMX}, seconds) else "fails"
 
 
-def _survives(environ: Mapping[str, str]) -> bool:
+def _survives(environ: Mapping[str, str], seconds: float) -> bool:
     """Tell whether the probe ends by itself. Other failures than a crash are left to training, which explains them."""
     command = [sys.executable, "-c", PROBE]
     try:
-        done = subprocess.run(command, env=environ, check=False, capture_output=True, timeout=SECONDS)
+        done = subprocess.run(command, env=environ, check=False, capture_output=True, timeout=seconds)
     except (OSError, subprocess.TimeoutExpired):
         return True
     return done.returncode >= 0
@@ -62,7 +62,7 @@ def find_bf16(team: Team, environ: Mapping[str, str]) -> list[Bf16]:
     own = (team.world.host, _is_doubtful(team.device, environ))
     everyone = team.gather(own)
     tries = own[1] and everyone.index(own) == team.world.rank
-    mine: Bf16 = try_bf16(environ) if tries else "works"
+    mine: Bf16 = try_bf16(environ, min(SECONDS, team.timeout / 3)) if tries else "works"
     found: list[Bf16] = team.gather(mine)
     return [found[everyone.index(theirs)] for theirs in everyone]
 

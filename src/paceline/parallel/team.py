@@ -1,5 +1,6 @@
 """The ranks of a run as one team. A lone rank is a team of one, so that nothing above asks whether it is alone."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -38,11 +39,34 @@ class Team:
         self._timeout = timeout
         self._groups: dict[str, Any] = {}
         self._vote: tuple[torch.Tensor, dist.Work] | None = None
+        self._asked: Callable[[], int | None] | None = None
 
     @property
     def is_lead(self) -> bool:
         """Tell whether this is rank 0."""
         return self.world.is_lead
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which a rank gives up waiting for another."""
+        return math.inf if self._timeout is None else self._timeout.total_seconds()
+
+    @contextmanager
+    def starting(self, asked: Callable[[], int | None]) -> Iterator[None]:
+        """Let a signal end every wait for other ranks while the block runs: nothing is lost before the first step.
+
+        `asked` returns the signal that was caught between two waits. The wait ends with StoppedError.
+        """
+        self._asked = asked
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def _wait(self, work: Callable[[], T]) -> T:
+        if self._asked is None:
+            return work()
+        return wait_interruptibly(work, f"rank {self.world.rank} was waiting for other ranks to start", self._asked)
 
     def group(self, ranks: Sequence[int], name: str) -> Any:
         """Return the group of some ranks that has this name. Collective: every rank must call it, member or not."""
@@ -55,13 +79,13 @@ class Team:
         if self.world.size == 1:
             return flag
         vote = torch.tensor([int(flag)])
-        dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control)
+        self._wait(lambda: dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control))
         return bool(vote.item())
 
     def meet(self) -> None:
         """Wait until every rank is here. Collective: every rank must call it."""
         if self.world.size > 1:
-            dist.barrier(group=self._control)
+            self._wait(lambda: dist.barrier(group=self._control))
 
     def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Like `any`, but with the flags of the call before, so that nobody waits. Collective."""
@@ -83,7 +107,7 @@ class Team:
         if self.world.size == 1:
             return [value]
         values: list[Any] = [None] * self.world.size
-        dist.all_gather_object(values, value, group=self._control)
+        self._wait(lambda: dist.all_gather_object(values, value, group=self._control))
         return values
 
     def from_lead(self, value: T) -> T:
@@ -91,13 +115,13 @@ class Team:
         if self.world.size == 1:
             return value
         values: list[Any] = [value]
-        dist.broadcast_object_list(values, src=0, group=self._control)
+        self._wait(lambda: dist.broadcast_object_list(values, src=0, group=self._control))
         return values[0]
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Fill a tensor in main memory with that of rank 0. Collective: every rank must call it."""
         if self.world.size > 1:
-            dist.broadcast(tensor, src=0, group=self._control)
+            self._wait(lambda: dist.broadcast(tensor, src=0, group=self._control))
 
     def count_neighbours(self) -> None:
         """Find out how many ranks share these cores, which launchers may not say. Collective."""
