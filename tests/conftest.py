@@ -32,11 +32,23 @@ FOREIGN = (
     "PMI",
     "MPI_",
     "MV2_",
+    "MVP_",
+    "HOROVOD_",
+    "ALPS_",
     "FLUX_",
     "PALS_",
     "JSM_",
 )
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHER = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 BF16 = "TESTS_BF16"

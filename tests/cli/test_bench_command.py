@@ -98,7 +98,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_behind(start, elsewhe
         (["--compress=fp16"], "--compress fp16 would change what ddp computes", "--modes ddp"),
         (["--steps=5", "--cut=5"], "--cut is 5, but must be at least 1 and below the 5 steps", ""),
         (["--repeats=0"], "--repeats is 0", ""),
-        (["--rank=0", "--world-size=2"], "bench starts its own ranks, but this one was started by hand", "one process"),
+        (["--rank=0", "--world-size=2"], "bench starts its own ranks, but --rank makes this process", "one process"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_reason(run, elsewhere, words, message, hint):

@@ -59,6 +59,14 @@ def test_several_processes_per_node_start_no_ranks(environ):
     assert "drop --nproc" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("environ", [OPEN_MPI, ONE_PER_NODE, SRUN], ids=["mpirun", "one per node", "Slurm"])
+def test_flags_about_nodes_win_over_a_launcher(environ):
+    start = Start(nnodes="2", node_rank=1, rendezvous="node0:1")
+    plan = plan_for({name: value for name, value in environ.items() if name != "MASTER_ADDR"}, start)
+    assert plan is not None
+    assert (plan.nproc, plan.nnodes, plan.node_rank, plan.rendezvous) == (1, "2", 1, "node0:1")
+
+
 def test_all_tasks_are_refused_where_one_node_has_more_of_them_than_another():
     uneven = SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "3", "SLURM_NNODES": "2"}
     with pytest.raises(ConfigError, match="Slurm runs several processes per node"):
@@ -74,13 +82,17 @@ def test_a_rank_does_not_verify_or_bench(command, monkeypatch, elsewhere, capsys
     for name, value in OPEN_MPI.items():
         monkeypatch.setenv(name, value)
     assert cli.run([command], {}) == 2
-    assert f"{command} starts its own ranks, but this one was started by mpirun" in capsys.readouterr().err
+    assert (
+        f"{command} starts its own ranks, but mpirun makes this process one of several ranks" in capsys.readouterr().err
+    )
 
 
 def test_a_rank_does_not_launch_others(monkeypatch, tmp_path):
     for name, value in OPEN_MPI.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="launch starts its own ranks, but this one was started by mpirun"):
+    with pytest.raises(
+        ConfigError, match="launch starts its own ranks, but mpirun makes this process one of several ranks"
+    ):
         paceline.launch(make_small_config(tmp_path), nproc=2)
 
 

@@ -117,9 +117,14 @@ def test_the_ranks_of_one_node_of_kubeflow_are_started():
     assert (plan.nproc, plan.rendezvous) == (2, None)
 
 
+def test_the_restarts_that_kubeflow_allows_are_kept():
+    assert join_nodes(Start(), KUBEFLOW | {"PET_MAX_RESTARTS": "3"}).max_restarts == 3
+    assert join_nodes(Start(max_restarts=1), KUBEFLOW | {"PET_MAX_RESTARTS": "3"}).max_restarts == 1
+
+
 @pytest.mark.parametrize("environ", [{"PET_NNODES": "2"}, {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}])
 def test_nodes_without_an_address_are_refused_with_the_flags_to_add(environ):
-    with pytest.raises(ConfigError, match="runs 2 nodes, but does not say where they connect") as caught:
+    with pytest.raises(ConfigError, match=r"NODES is 2, but \w+ does not say where the nodes connect") as caught:
         join_nodes(Start(), environ)
     assert "--nnodes 2 --node-rank N --rendezvous HOST:PORT" in str(caught.value.hint)
 

@@ -65,9 +65,10 @@ def refuse_ranks(command: str, start: Start) -> None:
     """Refuse to start ranks in a process that is one of several ranks itself."""
     world = None if start.by_hand else detect_world(os.environ, start)
     if world is None or world.size > 1:
-        by = "hand" if world is None else world.told_by
+        by = "--rank" if world is None else world.told_by
         raise ConfigError(
-            f"{command} starts its own ranks, but this one was started by {by}", hint="start it as one process"
+            f"{command} starts its own ranks, but {by} makes this process one of several ranks",
+            hint="start it as one process",
         )
 
 

@@ -42,12 +42,14 @@ def detect_world(environ: Environ, start: Start) -> World:
 def _detect_rank(environ: Environ, start: Start) -> World:
     if "WORLD_SIZE" in environ:
         return _from_torchrun(environ)
+    if start.node_range[1] > 1:  # the flags tell this node of the others
+        return World()
     launcher = find_launcher(environ)
     if launcher is not None:
         return _from_launcher(launcher, environ)
     if in_slurm_task(environ):
         return _from_slurm(environ)
-    if start.nnodes is None:  # else the flags tell this node of the others
+    if start.nnodes is None:
         _refuse_traces(environ)
     return World()
 

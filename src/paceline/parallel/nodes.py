@@ -20,9 +20,12 @@ class Node:
     nnodes: str
     node_rank: str | None
     nproc: str | None = None
+    max_restarts: str | None = None
     rendezvous: str | None
     variable: str
     """The variable that tells the number of nodes."""
+    address: str
+    """The variable that tells where they connect."""
 
     @property
     def is_one_of_many(self) -> bool:
@@ -47,17 +50,21 @@ def join_nodes(start: Start, environ: Mapping[str, str]) -> Start:
     node = detect_node(environ)
     if node is None or start.by_hand or start.nnodes is not None:
         return start
-    given = node.nproc if node.nproc is not None and node.nproc.isdigit() else None  # not "auto" or "gpu"
-    nproc = int(given) if start.nproc is None and given is not None else start.nproc
+    nproc = start.nproc or _number(node.nproc)  # None for "auto" or "gpu"
+    restarts = start.max_restarts or _number(node.max_restarts) or 0
     if not node.is_one_of_many:
-        return replace(start, nproc=nproc)
-    if node.rendezvous is None or not (node.node_rank or "0").isdigit():
+        return replace(start, nproc=nproc, max_restarts=restarts)
+    if node.rendezvous is None:
         raise ConfigError(
-            f"{node.launcher} runs {node.nnodes} nodes, but does not say where they connect",
+            f"{node.variable} is {node.nnodes}, but {node.address} does not say where the nodes connect",
             hint=f"add --nnodes {node.nnodes} --node-rank N --rendezvous HOST:PORT, with an address of node 0",
         )
-    rank = int(node.node_rank) if node.node_rank else None
-    return replace(start, nproc=nproc, nnodes=node.nnodes, node_rank=rank, rendezvous=node.rendezvous)
+    where = {"nnodes": node.nnodes, "node_rank": _number(node.node_rank), "rendezvous": node.rendezvous}
+    return replace(start, nproc=nproc, max_restarts=restarts, **where)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
 
 
 def would_train_alone(node: Node) -> ConfigError:
@@ -77,8 +84,10 @@ def _kubeflow(environ: Mapping[str, str]) -> Node:
         nnodes=environ["PET_NNODES"],
         node_rank=environ.get("PET_NODE_RANK"),
         nproc=environ.get("PET_NPROC_PER_NODE"),
+        max_restarts=environ.get("PET_MAX_RESTARTS"),
         rendezvous=environ.get("PET_RDZV_ENDPOINT") or (f"{host}:{port}" if host else None),
         variable="PET_NNODES",
+        address="PET_MASTER_ADDR",
     )
 
 
@@ -91,4 +100,5 @@ def _skypilot(environ: Mapping[str, str]) -> Node:
         node_rank=environ.get("SKYPILOT_NODE_RANK"),
         rendezvous=f"{hosts[0]}:{port}" if hosts else None,
         variable="SKYPILOT_NUM_NODES",
+        address="SKYPILOT_NODE_IPS",
     )
