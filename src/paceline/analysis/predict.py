@@ -57,7 +57,7 @@ class Case:
     """Of a device for an hour."""
 
     def images_per_rank(self, ranks: int) -> float:
-        """Return how many images a rank has in a step, all its parts together."""
+        """Return how many images a rank has in a step, all its micro-batches together."""
         if self.global_batch is None:
             return self.workload.images_per_rank * self.accumulate
         return self.global_batch / ranks
@@ -79,7 +79,7 @@ class Prediction:
     ranks: int
     nodes: int
     images_per_rank: float
-    """Of a step, all its parts together."""
+    """Of a step, all its micro-batches together."""
     accumulate: int
     step: Estimate
     throughput: Estimate

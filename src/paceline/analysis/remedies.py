@@ -60,7 +60,7 @@ class Exchange:
         return float(simulate_step(self.work, self.fabric, self.ranks, accumulate=self.accumulate).exposed)
 
     def with_work(self, work: Workload | None = None, *, more: int = 1, speed: float = 1.0) -> float:
-        """Return the seconds of a step with other work, so many times the parts, or a link of another speed."""
+        """Return the seconds of a step with other work, `more` times the micro-batches, or a link of another speed."""
         link = replace(self.fabric.inter, bandwidth=self.fabric.inter.bandwidth * speed)
         fabric = replace(self.fabric, inter=link)
         parts = more * self.accumulate

@@ -81,7 +81,7 @@ class Step:
 def simulate_step(
     workload: Workload, fabric: Fabric, ranks: int, *, accumulate: int = 1, overhead: Quantity = 0.0
 ) -> Step:
-    """Simulate one step of `accumulate` parts, of which only the last exchanges gradients.
+    """Simulate one step of `accumulate` micro-batches, of which only the last exchanges gradients.
 
     `overhead` is the part of its computing that this costs the last one.
     """
