@@ -29,10 +29,10 @@ demo: $(READY)  ## train on the embedded digits with one rank and with two, eval
 
 # Not --dist loadfile: pytest-xdist 3.8 waits for ever after a worker has crashed (pytest-dev/pytest-xdist#1323).
 test: $(READY)  ## run the tests
-	$(PYTHON) -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 20 -m "not lab or quick"
+	$(PYTHON) -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 20 -m "quick or not (lab or long)"
 
-lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root
-	$(PYTHON) -m pytest -m lab tests/lab
+lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root, and other long tests
+	$(PYTHON) -m pytest -m "lab or long"
 
 causes: $(READY) lab-packages  ## plant causes in runs, ten times each, and see whether explain names them, as root
 	$(PYTHON) -m tests.lab.causes --trials 10

@@ -128,6 +128,7 @@ def test_a_test_that_hangs_is_one_failure(run_suite):
     assert (code, outcome(output)) == (1, (hung, "2 failed, 20 passed")), output
 
 
+@pytest.mark.long
 def test_a_teardown_that_hangs_after_a_failure_ends(run_suite):
     code, output = run_suite("-otimeout=4", "-ofaulthandler_timeout=8", hang=TEARDOWN_HANG)
     failed, last = outcome(output)
@@ -135,6 +136,7 @@ def test_a_teardown_that_hangs_after_a_failure_ends(run_suite):
     assert last.endswith("18 passed"), output
 
 
+@pytest.mark.long
 def test_a_module_whose_import_kills_the_worker_ends_the_run(run_suite):
     code, output = run_suite("--max-worker-restart=1", crash="import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     assert code != 0, output
@@ -142,7 +144,11 @@ def test_a_module_whose_import_kills_the_worker_ends_the_run(run_suite):
 
 
 @pytest.mark.parametrize(
-    ("condition", "last"), [("'ONEDNN_MAX_CPU_ISA' in os.environ", "17 passed"), ("False", "16 passed, 1 skipped")]
+    ("condition", "last"),
+    [
+        ("'ONEDNN_MAX_CPU_ISA' in os.environ", "17 passed"),
+        pytest.param("False", "16 passed, 1 skipped", marks=pytest.mark.long),
+    ],
 )
 def test_where_bf16_crashes_its_tests_run_without_amx_or_are_skipped(run_suite, condition, last):
     code, output = run_suite(hooks=AMX_IN_VAIN.format(condition=condition), bf16=BF16)

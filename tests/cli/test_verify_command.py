@@ -60,7 +60,7 @@ def test_bitwise_is_equal_through_world_sizes_and_a_kill_and_leaves_nothing(comm
     assert left(elsewhere) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_verify_that_is_stopped_leaves_no_process_and_no_folder(start, elsewhere, wait_until, number):
     process = start("verify", "--model=cnn", "--steps=5000", "--worlds=2,1", *QUICK)
     wait_until(lambda: list(elsewhere.glob("runs/*/*/*/checkpoints/last")), "a first checkpoint")

@@ -77,6 +77,7 @@ def test_a_failed_job_starts_again_from_its_last_checkpoint(start, faulty, elsew
     assert run_state(only_run()) == State.FINISHED
 
 
+@pytest.mark.long
 def test_a_restart_never_goes_on_with_the_run_of_an_earlier_launch_of_the_same_name(faulty, elsewhere):
     meeting = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=again"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, "--nproc-per-node=2", "--max-restarts=1"]
@@ -91,7 +92,7 @@ def test_a_restart_never_goes_on_with_the_run_of_an_earlier_launch_of_the_same_n
     assert own == [2, 1], "the first launch goes on with its own run, the second begins one"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake(start, elsewhere, wait_until, number):
     asleep = [sys.executable, "-c", "import time; time.sleep(1000)", "-m", "paceline", "train", "--nproc", "2"]
     namesake = subprocess.Popen(asleep, cwd="/")

@@ -28,6 +28,7 @@ def test_a_launcher_and_its_ranks_raise_a_low_soft_limit(start):
     finish([start("train", *SETTINGS, "--nproc", "2", preexec_fn=limited(soft=TOO_FEW, hard=hard_limit()))])
 
 
+@pytest.mark.long
 def test_ranks_started_by_hand_raise_a_low_soft_limit(start):
     low, port = limited(soft=TOO_FEW, hard=hard_limit()), free_port()
     finish([start("train", *SETTINGS, *by_hand(rank, port), preexec_fn=low) for rank in (0, 1)])

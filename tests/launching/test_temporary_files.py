@@ -23,7 +23,9 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize(("fault", "code"), [(None, 0), ("raise", 1), ("SIGKILL", 1)])
+@pytest.mark.parametrize(
+    ("fault", "code"), [(None, 0), pytest.param("raise", 1, marks=pytest.mark.long), ("SIGKILL", 1)]
+)
 def test_ranks_that_end_by_themselves_leave_no_temporary_files(start, faulty, temporary, fault, code):
     faults = {} if fault is None else {"TEST_FAULT": fault}
     words = ["--model", faulty, "--steps", "15", "--nproc", "2", "--track", "none"]
@@ -33,7 +35,7 @@ def test_ranks_that_end_by_themselves_leave_no_temporary_files(start, faulty, te
     assert names_in(temporary) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_ranks_that_are_stopped_while_they_train_leave_no_temporary_files(start, temporary, wait_until, number):
     process = start("train", "--model", "mlp", "--epochs", "100000", "--nproc", "2", "--track", "none")
     wait_until(lambda: list(Path("runs").glob("*/*/checkpoints/last")), "a first checkpoint")

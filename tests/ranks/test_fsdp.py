@@ -101,7 +101,7 @@ def train_in_turn(ranks, settings: dict[str, Any], modes: tuple[str, ...]) -> di
     return final_state(folder)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.long)])
 def test_a_convolutional_run_resumes_in_any_mode(ranks, tmp_path, optimizer):
     settings = short(tmp_path, batch_norm="sync", optimizer=optimizer)
     whole = train_in_turn(ranks, settings, ("ddp", "ddp", "ddp"))
