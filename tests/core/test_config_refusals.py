@@ -133,7 +133,7 @@ def test_a_file_that_is_not_there_is_refused(capsys, tmp_path):
         ),
         (
             ["--global-batch", "4", "--accumulate", "5"],
-            "--global-batch 4 cannot be computed in 5 parts",
+            "--global-batch 4 cannot be computed in 5 micro-batches",
             "use --accumulate 4 or less",
         ),
     ],

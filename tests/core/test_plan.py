@@ -119,7 +119,7 @@ def test_a_batch_larger_than_the_data_is_refused_with_a_number_that_can_be_typed
     ("world_size", "accumulate", "text"),
     [
         (1, 1, "128 images a step, 11 steps an epoch, 22 steps in all"),
-        (1, 4, "128 images a step in 4 parts, 11 steps an epoch, 22 steps in all"),
+        (1, 4, "128 images a step in 4 micro-batches, 11 steps an epoch, 22 steps in all"),
         (4, 1, "128 images a step = 4 ranks × 32, 11 steps an epoch, 22 steps in all"),
     ],
 )

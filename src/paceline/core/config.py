@@ -269,7 +269,7 @@ def _check_numbers(config: Config) -> None:
             raise SettingError(name, f"is {value}, but must be at least 0 and below 1")
     if config.accumulate > config.global_batch:
         raise ConfigError(
-            f"--global-batch {count(config.global_batch)} cannot be computed in {config.accumulate} parts",
+            f"--global-batch {count(config.global_batch)} cannot be computed in {config.accumulate} micro-batches",
             hint=f"use --accumulate {config.global_batch} or less",
         )
 

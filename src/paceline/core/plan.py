@@ -110,7 +110,7 @@ class BatchPlan:
 
     def __str__(self) -> str:
         per_rank = -(-self.global_batch // self.world_size)
-        parts = f" in {self.accumulate} parts" if self.accumulate > 1 else ""
+        parts = f" in {self.accumulate} micro-batches" if self.accumulate > 1 else ""
         ranks = f" = {self.world_size} ranks × {count(per_rank)}" if self.world_size > 1 else ""
         if self.shards is not None:
             parts = f" in {self.num_shards(self.global_batch)} shards"

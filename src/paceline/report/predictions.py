@@ -37,7 +37,7 @@ def _row_of_doing(one: Prediction) -> list[str]:
 
 
 def _parts(one: Prediction) -> str:
-    return f" in {count(one.accumulate)} parts" if one.accumulate > 1 else ""
+    return f" in {count(one.accumulate)} micro-batches" if one.accumulate > 1 else ""
 
 
 def _taking(predictions: Sequence[Prediction]) -> str:
