@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from paceline.core.errors import RanksError, StoppedError
-from paceline.core.stopping import STOPPING, interruptible, is_still_waiting, wait_interruptibly
+from paceline.core.stopping import STOPPING, handled_by, interruptible, is_still_waiting, wait_interruptibly
 
 
 def test_a_wait_gives_what_it_waited_for():
@@ -57,3 +57,18 @@ def test_another_thread_waits_by_itself_and_catches_nothing():
     thread.start()
     thread.join()
     assert answers == [thread.ident]
+
+
+def test_a_signal_at_the_end_of_a_wait_is_not_lost():
+    """The earlier handler gets what comes too late for the wait to raise it."""
+    earlier, looks = [], []
+
+    def asked() -> int | None:
+        looks.append(None)
+        if len(looks) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return None
+
+    with handled_by(lambda number, _frame: earlier.append(number)):
+        wait_interruptibly(lambda: None, "waiting", asked)
+    assert earlier == [signal.SIGTERM] * (len(looks) - 1)

@@ -78,6 +78,8 @@ def test_who_did_not_come_is_named_after_the_timeout(start, elsewhere):
         ({"nnodes": "2"}, "needs to know where the nodes meet"),
         ({"nnodes": "4:2", "rendezvous": "a:1"}, "must be a number such as 2, or a range such as 1:4"),
         ({"nnodes": "2", "rendezvous": "somewhere"}, "must be HOST:PORT"),
+        ({"nnodes": "2", "rendezvous": ":29400"}, "must be HOST:PORT"),
+        ({"nnodes": "2", "rendezvous": "tcp://a:1"}, "must be HOST:PORT"),
         ({"nnodes": "2", "rendezvous": "a:1", "node_rank": 2}, "nodes go from 0 to 1"),
         ({"nnodes": "1", "node_rank": 1}, "nodes go from 0 to 0"),
         ({"node_rank": 1, "rendezvous": "a:1"}, "--node-rank 1 is set, but not how many nodes there are"),

@@ -15,6 +15,7 @@ from tests.parallel.test_detect import OPEN_MPI, SRUN, TORCHRUN
 
 ON_CPU = Config(device="cpu")
 ONE_PER_NODE = OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_PORT": "4242"}
+BARE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "4242"}
 LONE_TASKS = {
     "mpirun": {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
     "Flux": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"},
@@ -59,7 +60,9 @@ def test_several_processes_per_node_start_no_ranks(environ):
     assert "drop --nproc" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("environ", [OPEN_MPI, ONE_PER_NODE, SRUN], ids=["mpirun", "one per node", "Slurm"])
+@pytest.mark.parametrize(
+    "environ", [OPEN_MPI, ONE_PER_NODE, SRUN, BARE], ids=["mpirun", "one per node", "Slurm", "bare"]
+)
 def test_flags_about_nodes_win_over_a_launcher(environ):
     start = Start(nnodes="2", node_rank=1, rendezvous="node0:1")
     plan = plan_for({name: value for name, value in environ.items() if name != "MASTER_ADDR"}, start)

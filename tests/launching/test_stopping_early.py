@@ -75,15 +75,15 @@ def test_a_rank_started_by_hand_stops_waiting(start, elsewhere, wait_until, kind
 
 
 SLOW_DATA = """
-import sys, time, torch
+import os, sys, time, torch
 from pathlib import Path
 from torch.utils.data import TensorDataset
 def part(number):
     return TensorDataset(torch.zeros(number, 1, 8, 8), torch.arange(number) % 10)
 
 def data():
-    rank = sys.argv[sys.argv.index("--rank") + 1]
-    Path(f"building-{rank}").touch()
+    rank = os.environ.get("RANK") or sys.argv[sys.argv.index("--rank") + 1]
+    Path(f"building-{rank}").touch(exist_ok=False)
     while rank == "1" and not Path("enough").exists():
         time.sleep(0.1)
     return part(100), part(20)
@@ -106,6 +106,19 @@ def test_a_rank_stops_waiting_for_one_that_still_builds_its_data(start, elsewher
     assert second.returncode == 1
     assert errors.startswith("paceline: the connection to a rank"), errors
     assert not (elsewhere / "runs").exists()
+
+
+def test_the_notice_of_slurm_stops_ranks_that_build_and_restarts_none(start, elsewhere, wait_until):
+    (elsewhere / "slow.py").write_text(SLOW_DATA)  # a rank that is restarted fails
+    process = start("train", *SETTINGS, "--data", "slow.py:data", "--nproc", 2, "--max-restarts", 1)
+    for rank in (0, 1):
+        wait_until((elsewhere / f"building-{rank}").exists, f"rank {rank} to build its data")
+    process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: not rank_0_in(elsewhere), "rank 0 to stop")
+    (elsewhere / "enough").touch()
+    _, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 128 + signal.SIGUSR1, errors
+    assert errors == "paceline: stopped while rank 0 was waiting for other ranks to start\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

@@ -23,9 +23,9 @@ def test_a_backend_that_is_not_built_in_is_refused():
     assert caught.value.hint == "install a torch that has, or use --device cpu"
 
 
-def test_a_place_to_meet_that_is_none_is_refused():
+def test_an_address_without_a_port_is_refused():
     nowhere = World(size=2, told_by="flags", meeting="tcp://nowhere")
-    with pytest.raises(RanksError, match="tcp://nowhere is no place to meet"), join(nowhere, torch.device("cpu")):
+    with pytest.raises(RanksError, match="tcp://nowhere is not an address"), join(nowhere, torch.device("cpu")):
         pass
 
 

@@ -26,7 +26,7 @@ def launch(
     nnodes: int | str | None = None,
     node_rank: int | None = None,
     rendezvous: str | None = None,
-    max_restarts: int = 0,
+    max_restarts: int | None = None,
     timeout: float = 600.0,
     resume: Path | str | None = None,
 ) -> RunResult:

@@ -26,7 +26,7 @@ from paceline.parallel.nodes import join_nodes
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import is_alive, read_rank
-from paceline.records.reports import report_stop
+from paceline.records.reports import report_failure, report_stop
 from paceline.records.results import write_result
 
 BEGIN = Group("Start", sort_key=0)
@@ -89,6 +89,9 @@ def train_command(
         result = train(settings, start=start, resume=resume, show_table=summary, began=began)
     except StoppedError as stop:
         _queue_again_after(stop.signal, world, start)
+        if plan is None and world.told_by == "torchrun" and stop.signal == SIGUSR1:
+            report_failure(stop, os.environ)
+            return ExitCode.FINISHED  # torchrun would restart a rank that fails
         raise
     if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)

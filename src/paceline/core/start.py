@@ -26,8 +26,8 @@ class Start:
     """Number of this node, from 0."""
     rendezvous: Annotated[str | None, Parameter(group=RANKS)] = None
     """HOST:PORT where the nodes meet: an address of node 0 and a free port."""
-    max_restarts: Annotated[Whole, Parameter(group=RANKS)] = 0
-    """Times to start all ranks again from the last checkpoint when one fails."""
+    max_restarts: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
+    """Times to restart all ranks from the last checkpoint when one fails; none when not given."""
     max_requeues: Annotated[Whole, Parameter(group=RANKS)] = 100
     """Times that a Slurm job queues itself again at its time limit."""
     rank: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
@@ -48,7 +48,7 @@ class Start:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(name, f"is {value}, but must be at least 1")
-        for name in ("max_requeues", "local_rank"):
+        for name in ("max_requeues", "max_restarts", "local_rank"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise SettingError(name, f"is {value}, but must be at least 0")
@@ -90,7 +90,8 @@ def _check_nodes(start: Start) -> None:
             f"--nnodes {start.nnodes} needs to know where the nodes meet",
             hint="add --rendezvous HOST:PORT with an address of node 0, the same on every node",
         )
-    if start.rendezvous.count(":") < 1 or not start.rendezvous.rpartition(":")[2].isdigit():
+    host, _, port = start.rendezvous.rpartition(":")
+    if not host or "://" in host or not port.isdigit():
         raise SettingError("rendezvous", f'is "{start.rendezvous}", but must be HOST:PORT, such as node0:29400')
 
 

@@ -68,8 +68,8 @@ def wait_interruptibly(work: Callable[[], T], waiting: str, asked: Callable[[], 
         threading.Thread(target=run, name=WAITING, daemon=True).start()
         while not wait([result], timeout=SECONDS_BETWEEN_LOOKS).done:
             stop_if_asked()
-        stop_if_asked()
-        return result.result()
+    stop_if_asked()  # from here on a signal goes to the earlier handler, and none is lost in between
+    return result.result()
 
 
 def is_still_waiting() -> bool:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,12 @@ class Beginning:
         """Agree, build, restore, train. Collective: every rank must call it."""
         clock, team = clock_for(self.team, began=self.team.world.began), self.team
         with team.starting(lambda: stop.signal):
+            self.agree()
+        profile = self.measured(stop) if self.config.profile else None
+        with team.starting(lambda: stop.signal):
             job, progress, folder = self.prepare(resume)
+        if profile is not None and team.is_lead:
+            write_profile(folder, profile)
         with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
             cautions = [Note(text=text, level="warning") for text in warnings(job)]
@@ -95,17 +100,11 @@ class Beginning:
     def prepare(self, resume: RunFolder | None) -> tuple[Job, Progress, RunFolder]:
         """Return all that a run begins with: its job, how far it has come, its folder. Collective."""
         team = self.team
-        self.agree()
-        if self.config.exact == "bitwise":
-            team.agree(fingerprint(self.config, team.device))
-        profile = self.measured() if self.config.profile else None
         job = build_job(self.config, team, nproc=self.start.nproc)
         launches = self.launches()
         resume = self.whether_to_resume(resume, launches)
         progress = Progress() if resume is None else restore(job, team, resume, self.notes)
         folder = team.from_lead(open_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path()))
-        if profile is not None and team.is_lead:
-            write_profile(folder, profile)
         return job, progress, folder
 
     def agree(self) -> None:
@@ -114,10 +113,14 @@ class Beginning:
         if self.config.precision == "bf16":
             note = limit_isa(self.team, os.environ)
             self.notes += [] if note is None else [Note(text=note, level="warning")]
+        if self.config.exact == "bitwise":
+            self.team.agree(fingerprint(self.config, self.team.device))
 
-    def measured(self) -> Profile:
+    def measured(self, stop: StopRequest) -> Profile:
         """Measure a profile before the run begins. Collective: every rank must call it."""
-        with watched_job(self.config, self.team, nproc=self.start.nproc) as (job, watch):
+        with ExitStack() as stack:
+            with self.team.starting(lambda: stop.signal):
+                job, watch = stack.enter_context(watched_job(self.config, self.team, nproc=self.start.nproc))
             return measure_profile(job, self.team, watch)
 
     def profile(self, num_pairs: int, *, trace: bool) -> tuple[RunFolder, Profile]:

@@ -45,7 +45,7 @@ class Agent:
             os.close(reading)
 
     def begin(self, words: Sequence[str], environ: Mapping[str, str], nodes: Mapping[str, Any] | None = None) -> None:
-        """Be torchrun with these words and these variables, and no others, once all of these nodes are there."""
+        """Become torchrun with these arguments and only these variables, once all these nodes are there."""
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._words, "w", encoding="utf-8") as pipe:
             json.dump({"words": list(words), "environ": dict(environ), "nodes": nodes}, pipe)
 

@@ -216,7 +216,7 @@ def _unexplained(code: int, log: str, waiting: str) -> str:
         return f"torchrun, and its ranks with it, {_ended_by(-code)}"
     if "RendezvousConnectionError" in log or "RendezvousTimeoutError" in log or "DistNetworkError" in log:
         hint = "start every node with the same --rendezvous, which all can reach; --timeout waits longer"
-        return f"the nodes did not meet: {waiting}\n  hint: {hint}"
+        return f"the nodes did not connect: {waiting}\n  hint: {hint}"
     tail = "\n".join(log.strip().splitlines()[-15:])
     return f"the ranks ended without a word; torchrun said:\n{tail}"
 

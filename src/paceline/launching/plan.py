@@ -106,7 +106,7 @@ def plan_launch(config: Config, start: Start, world: World, environ: Mapping[str
         return None
     nproc = _ranks_here(config, start, environ)
     threads = config.threads or max(1, len(os.sched_getaffinity(0)) // nproc)
-    common = {"nproc": nproc, "max_restarts": start.max_restarts, "timeout": start.timeout, "threads": threads}
+    common = {"nproc": nproc, "max_restarts": start.max_restarts or 0, "timeout": start.timeout, "threads": threads}
     if world.size > 1:
         _refuse_ranks_in_ranks(world, environ)
         meeting = world.meeting.removeprefix("tcp://")

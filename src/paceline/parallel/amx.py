@@ -15,7 +15,8 @@ LIMIT, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 """The variable that oneDNN reads before its first primitive, and the value that leaves out AMX and nothing else."""
 LIMITS = (LIMIT, "DNNL_MAX_CPU_ISA")
 """Its names; the second is the old one."""
-SECONDS = 120
+SECONDS, SECONDS_AT_LEAST = 120, 10
+"""How long the probe may take; a third of --timeout between these."""
 
 PROBE = """
 import resource
@@ -62,7 +63,7 @@ def find_bf16(team: Team, environ: Mapping[str, str]) -> list[Bf16]:
     own = (team.world.host, _is_doubtful(team.device, environ))
     everyone = team.gather(own)
     tries = own[1] and everyone.index(own) == team.world.rank
-    mine: Bf16 = try_bf16(environ, min(SECONDS, team.timeout / 3)) if tries else "works"
+    mine: Bf16 = try_bf16(environ, min(SECONDS, max(SECONDS_AT_LEAST, team.timeout / 3))) if tries else "works"
     found: list[Bf16] = team.gather(mine)
     return [found[everyone.index(theirs)] for theirs in everyone]
 

@@ -40,10 +40,10 @@ def detect_world(environ: Environ, start: Start) -> World:
 
 
 def _detect_rank(environ: Environ, start: Start) -> World:
+    if start.node_range[1] > 1 and "TORCHELASTIC_RUN_ID" not in environ:  # the flags tell this node of the others
+        return World()
     if "WORLD_SIZE" in environ:
         return _from_torchrun(environ)
-    if start.node_range[1] > 1:  # the flags tell this node of the others
-        return World()
     launcher = find_launcher(environ)
     if launcher is not None:
         return _from_launcher(launcher, environ)

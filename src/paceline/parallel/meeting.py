@@ -123,7 +123,7 @@ def missing_peers(missing: Iterable[int], peers: Peers) -> RanksError:
 def _connect(address: str, peers: Peers) -> dist.TCPStore:
     host, _, port = address.rpartition(":")
     if not port.isdigit() or not host:
-        raise RanksError(f"{peers.place} is no place to meet", hint="use tcp://HOST:PORT")
+        raise RanksError(f"{peers.place} is not an address", hint="use tcp://HOST:PORT")
     is_first = peers.index == 0
     limit = timedelta(seconds=peers.timeout)
     try:

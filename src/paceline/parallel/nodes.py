@@ -51,7 +51,7 @@ def join_nodes(start: Start, environ: Mapping[str, str]) -> Start:
     if node is None or start.by_hand or start.nnodes is not None:
         return start
     nproc = start.nproc or _number(node.nproc)  # None for "auto" or "gpu"
-    restarts = start.max_restarts or _number(node.max_restarts) or 0
+    restarts = _number(node.max_restarts) if start.max_restarts is None else start.max_restarts
     if not node.is_one_of_many:
         return replace(start, nproc=nproc, max_restarts=restarts)
     if node.rendezvous is None:
@@ -72,7 +72,8 @@ def would_train_alone(node: Node) -> ConfigError:
     told = f"{node.variable}={node.nnodes}"
     return ConfigError(
         f"{node.launcher} runs this on {node.nnodes} nodes ({told}), but here it would train alone",
-        hint="paceline train, paceline.launch and torchrun join the nodes; add --nnodes 1 to train alone",
+        hint="paceline train, paceline.launch and torchrun join the nodes; "
+        f"to train alone add --nnodes 1, or unset {node.variable}",
     )
 
 
