@@ -1,5 +1,6 @@
 """The user's own code: found, called with what it takes, and blamed with file and line."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -150,3 +151,13 @@ def test_packages_of_the_user_site_are_not_the_users_code(write, tmp_path, monke
     write("import installed_by_the_user\ndef build(): pass")
     call()
     assert list(code_files(["my.py:build"])) == ["my.py"]
+
+
+def test_an_edit_within_a_second_that_keeps_the_size_counts(write, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = write("def build():\n    return 1\n")
+    before = path.stat()
+    assert call() == 1
+    write("def build():\n    return 2\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert call() == 2

@@ -6,7 +6,9 @@ import sys
 import sysconfig
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from paceline.core.errors import PacelineError
@@ -86,11 +88,18 @@ def _modules_below(folder: Path) -> list[Path]:
     return [file for file in own if not (file.is_relative_to(standard) or INSTALLED.intersection(file.parts))]
 
 
+class _Source(SourceFileLoader):
+    """Always compiles the file as it is: bytecode of a second ago counts as new when the size is the same."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _import_file(path: Path, error: type[PacelineError]) -> Any:
     """Import a file under a name of its own, so that worker processes can find its classes again."""
     place = zlib.crc32(str(path.resolve()).encode())  # another folder may have a file of the same name
     module_name = f"paceline_plugin_{path.stem}_{place:08x}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=_Source(module_name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
