@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Group
 from paceline.commands.words import settings_files
 from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
+from paceline.core.messages import say
 from paceline.core.stopping import is_still_waiting
 from paceline.launching.local import become_rank
 from paceline.records.reports import VARIABLE, report_failure
@@ -112,9 +113,5 @@ def _report(problem: Exception, environ: Mapping[str, str]) -> int:
     if not isinstance(problem, PacelineError):
         raise problem
     hint = "" if problem.hint is None else f"\n  hint: {problem.hint}"
-    return _say(f"{problem.message}{hint}", code)
-
-
-def _say(text: str, code: int) -> int:
-    print(f"paceline: {text}", file=sys.stderr)  # noqa: T201 - this is where messages leave
+    say(f"{problem.message}{hint}")
     return code

@@ -9,6 +9,7 @@ from paceline.records.reports import Report
 
 STOPPED = Report(rank=0, host="here", time=1.0, exit_code=143, message="")
 WAITED = Report(rank=1, host="here", time=1.0, exit_code=143, message="stopped while rank 1 was waiting")
+LOST = Report(rank=0, host="here", time=2.0, exit_code=1, message="the connection was lost", follows=True)
 FAILED = Report(rank=1, host="here", time=1.0, exit_code=3, message="the loss is nan")
 
 
@@ -23,7 +24,7 @@ def test_nodes_that_torchrun_could_not_bring_together_are_named(capsys):
     log = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
     assert conclude(1, [], log, waiting="node 0 was waiting for node 1 at a:1") == 1
     assert capsys.readouterr().err.startswith(
-        "paceline: the nodes did not meet: node 0 was waiting for node 1 at a:1\n"
+        "paceline: the nodes did not connect: node 0 was waiting for node 1 at a:1\n"
     )
 
 
@@ -34,6 +35,10 @@ def test_nodes_that_torchrun_could_not_bring_together_are_named(capsys):
         pytest.param(-15, [], 130, "paceline: stopped before the ranks could save\n", id="ended too early to save"),
         pytest.param(1, [STOPPED], 130, "", id="saved and stopped"),
         pytest.param(1, [WAITED, WAITED], 130, "paceline: stopped while rank 1 was waiting\n", id="waited for another"),
+        pytest.param(
+            1, [WAITED, LOST], 130, "paceline: stopped while rank 1 was waiting\n", id="lost one that stopped"
+        ),
+        pytest.param(1, [FAILED, LOST], 3, "paceline: the loss is nan\n", id="lost one that failed"),
         pytest.param(1, [FAILED], 3, "paceline: the loss is nan\n", id="failed on the way"),
     ],
 )

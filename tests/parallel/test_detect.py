@@ -82,7 +82,7 @@ def test_each_launcher_is_understood(environ, expected):
 def test_variables_without_a_launcher_are_enough():
     environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
     world = detect_world(environ, NOTHING_SAID)
-    assert (world.rank, world.size, world.told_by, world.meeting) == (1, 2, "environment", "env://")
+    assert (world.rank, world.size, world.told_by, world.meeting) == (1, 2, "environment", "tcp://10.0.0.1:29500")
 
 
 def test_flags_win_over_every_launcher():

@@ -30,15 +30,26 @@ def handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
             signal.signal(number, previous)
 
 
+class _Interruption(KeyboardInterrupt):
+    """A signal on its way out of a block: no `except Exception` of the user's code catches it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
 @contextmanager
-def interruptible(waiting: str) -> Iterator[None]:
+def interruptible(doing: str) -> Iterator[None]:
     """Let a signal end the block with StoppedError, which says what was going on."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        raise StoppedError(number, waiting)
+        raise _Interruption(number)
 
-    with handled_by(stop):
-        yield
+    try:
+        with handled_by(stop):
+            yield
+    except _Interruption as signalled:
+        raise StoppedError(signalled.number, doing) from None
 
 
 def wait_interruptibly(work: Callable[[], T], waiting: str, asked: Callable[[], int | None] = lambda: None) -> T:

@@ -13,6 +13,7 @@ from paceline.core.config import Config, flag
 from paceline.core.errors import RunError
 from paceline.core.load import write_config
 from paceline.core.start import Start
+from paceline.core.stopping import interruptible
 from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.clock import clock_for
@@ -84,11 +85,16 @@ class Beginning:
     def run(self, stop: StopRequest, resume: RunFolder | None, *, show_table: bool = False) -> RunResult:
         """Agree, build, restore, train. Collective: every rank must call it."""
         clock, team = clock_for(self.team, began=self.team.world.began), self.team
-        with team.starting(lambda: stop.signal):
+        with self.interruptible(stop):
             self.agree()
         profile = self.measured(stop) if self.config.profile else None
-        with team.starting(lambda: stop.signal):
-            job, progress, folder = self.prepare(resume)
+        with self.interruptible(stop):
+            job = build_job(self.config, team, nproc=self.start.nproc)
+            launches = self.launches()
+            resume = self.whether_to_resume(resume, launches)
+            progress = Progress() if resume is None else restore(job, team, resume, self.notes)
+        # from here on there is a folder, and a signal ends the run after its first step, with a checkpoint
+        folder = team.from_lead(open_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path()))
         if profile is not None and team.is_lead:
             write_profile(folder, profile)
         with silence_explained(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
@@ -97,15 +103,11 @@ class Beginning:
             with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
                 return run.live(stop, [*self.notes, *cautions], show_table=show_table)
 
-    def prepare(self, resume: RunFolder | None) -> tuple[Job, Progress, RunFolder]:
-        """Return all that a run begins with: its job, how far it has come, its folder. Collective."""
-        team = self.team
-        job = build_job(self.config, team, nproc=self.start.nproc)
-        launches = self.launches()
-        resume = self.whether_to_resume(resume, launches)
-        progress = Progress() if resume is None else restore(job, team, resume, self.notes)
-        folder = team.from_lead(open_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path()))
-        return job, progress, folder
+    @contextmanager
+    def interruptible(self, stop: StopRequest) -> Iterator[None]:
+        """Let a signal end the block at once, on this rank and where it waits for others: there is nothing to save."""
+        with interruptible("building the data and the model"), self.team.starting(lambda: stop.signal):
+            yield
 
     def agree(self) -> None:
         """Refuse ranks with different settings, and CPUs that cannot compute with them. Collective."""
@@ -119,7 +121,7 @@ class Beginning:
     def measured(self, stop: StopRequest) -> Profile:
         """Measure a profile before the run begins. Collective: every rank must call it."""
         with ExitStack() as stack:
-            with self.team.starting(lambda: stop.signal):
+            with self.interruptible(stop):
                 job, watch = stack.enter_context(watched_job(self.config, self.team, nproc=self.start.nproc))
             return measure_profile(job, self.team, watch)
 

@@ -175,10 +175,9 @@ class Run:
             )
             return
         why = f"no better for {self.job.config.patience} evaluations, " if self.progress.stopped_early else ""
-        epoch = self.job.plan.epoch_of(self.progress.best_step)
-        self.recorder.say(
-            f"finished in {duration(self.clock.seconds)}: {why}best was epoch {epoch}; {self.folder.path}"
-        )
+        step = self.progress.best_step
+        best = f"best was step {step} in epoch {self.job.plan.epoch_of(step)}"
+        self.recorder.say(f"finished in {duration(self.clock.seconds)}: {why}{best}; {self.folder.path}")
 
     def located(self, problem: DivergedError) -> DivergedError:
         """Add the step to a divergence, and say what is left."""

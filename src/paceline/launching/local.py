@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +16,18 @@ import psutil
 
 from paceline.core.errors import ExitCode, RanksError, StoppedError
 from paceline.core.limits import need_open_files
+from paceline.core.messages import say, say_after
 from paceline.core.stopping import handled_by, interruptible
 from paceline.launching.agent import agent_for, stop_with_parent
 from paceline.launching.echo import place_to_print
 from paceline.launching.plan import LaunchPlan
+from paceline.parallel.ports import wait_for_listener
 from paceline.records.reports import VARIABLE, Report, read_reports
 
 STDERR = "_PACELINE_STDERR"
 SECONDS_TO_STOP = 45
 SECONDS_TO_FAIL = 5
+SECONDS_OF_SILENCE = 3
 
 
 def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -154,6 +156,8 @@ def conclude(
     attempt = max((report.attempt for report in reports), default=0)
     stops = [report for report in reports if report.exit_code > 128]
     failures = [report for report in reports if report.exit_code <= 128 and report.attempt == attempt]
+    if stopped_by is not None:  # a rank that stopped broke the connection of another
+        failures = [report for report in failures if not report.follows]
     if code == 0 or (stops and not failures):
         if not stops:
             return ExitCode.FINISHED
@@ -161,15 +165,15 @@ def conclude(
             _tell(stops[0])
         return stops[0].exit_code if stopped_by is None else 128 + stopped_by
     if stopped_by is not None and not failures:
-        _say("stopped before the ranks could save")
+        say("stopped before the ranks could save")
         return 128 + stopped_by
     killed = _killed_first(log)
     if killed is not None:  # a rank that was killed leaves no report: what the others saw followed from it
-        _say(killed)
+        say(killed)
         _tell_consequences(failures)
         return ExitCode.FAILED
     if not failures:
-        _say(_unexplained(code, log, waiting))
+        say(_unexplained(code, log, waiting))
         return ExitCode.FAILED
     _tell(failures[0])
     _tell_consequences([report for report in failures[1:] if report.message != failures[0].message])
@@ -178,15 +182,15 @@ def conclude(
 
 def _tell(first: Report) -> None:
     if first.trace is None:
-        _say(first.message + (f"\n  hint: {first.hint}" if first.hint else ""))
+        say(first.message + (f"\n  hint: {first.hint}" if first.hint else ""))
     else:
         where = f" ({first.where.partition(', ')[2]})" if ", " in first.where else ""
-        _say(f"rank {first.rank} on {first.host} failed{where}: {first.message}\n{first.trace.rstrip()}")
+        say(f"rank {first.rank} on {first.host} failed{where}: {first.message}\n{first.trace.rstrip()}")
 
 
 def _tell_consequences(reports: list[Report]) -> None:
     for report in reports:
-        _say(f"  then rank {report.rank} on {report.host}: {_first_line(report)}", prefix="")
+        say(f"  then rank {report.rank} on {report.host}: {_first_line(report)}", prefix="")
 
 
 def _first_line(report: Report) -> str:
@@ -226,27 +230,24 @@ def wait_for_meeting(plan: LaunchPlan) -> None:
     if plan.rendezvous is None:
         return
     if plan.node_rank is None:
-        _say(f"this node joins --nnodes {plan.nnodes} at {plan.rendezvous}, and waits up to {plan.timeout:g} s")
+        say(f"this node joins --nnodes {plan.nnodes} at {plan.rendezvous}, and waits up to {plan.timeout:g} s")
         return
     host, _, port = plan.rendezvous.rpartition(":")
     if plan.node_rank == 0:
         _refuse_taken(int(port))
-        _say(f"node 0 waits up to {plan.timeout:g} s for {plan.other_nodes} at {plan.rendezvous}")
+        say(f"node 0 waits up to {plan.timeout:g} s for {plan.other_nodes} at {plan.rendezvous}")
         return
-    deadline = time.monotonic() + plan.timeout
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=2).close()
-        except OSError as cause:
-            if time.monotonic() > deadline:
-                raise RanksError(
-                    f"node {plan.node_rank} waited {plan.timeout:g} s for node 0 at {plan.rendezvous}: {cause}",
-                    hint="start node 0 with the same --rendezvous, and check that the port is open",
-                ) from cause
-            time.sleep(0.2)
-        else:
-            print(f"node {plan.node_rank} joins node 0 at {plan.rendezvous}, which shows the progress", flush=True)  # noqa: T201
-            return
+    try:
+        with say_after(
+            SECONDS_OF_SILENCE, f"node {plan.node_rank} waits up to {plan.timeout:g} s for node 0 at {plan.rendezvous}"
+        ):
+            wait_for_listener(host, int(port), plan.timeout)
+    except OSError as cause:
+        raise RanksError(
+            f"node {plan.node_rank} waited {plan.timeout:g} s for node 0 at {plan.rendezvous}: {cause}",
+            hint="start node 0 with the same --rendezvous, and check that the port is open",
+        ) from cause
+    print(f"node {plan.node_rank} joins node 0 at {plan.rendezvous}, which shows the progress", flush=True)  # noqa: T201
 
 
 def _refuse_taken(port: int) -> None:
@@ -270,7 +271,3 @@ def become_rank(environ: Mapping[str, str]) -> None:
         return
     os.dup2(handle, 2)
     os.close(handle)
-
-
-def _say(text: str, *, prefix: str = "paceline: ") -> None:
-    print(prefix + text, file=sys.stderr, flush=True)  # noqa: T201 - the launcher speaks for its ranks

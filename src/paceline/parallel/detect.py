@@ -64,7 +64,7 @@ def _from_flags(start: Start, environ: Environ) -> World:
         size=start.world_size,
         local_rank=_number(environ, "LOCAL_RANK", default=0),
         told_by="flags",
-        meeting=start.init_method,
+        meeting=_by_env(environ) if start.init_method == "env://" else start.init_method,
         **_slurm_launch(environ, by_hand=True),
     )
 
@@ -79,9 +79,17 @@ def _from_torchrun(environ: Environ) -> World:
         local_rank=_local_rank(environ, rank),
         local_size=_number(environ, "LOCAL_WORLD_SIZE", default=1),
         told_by="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
-        meeting="env://",
+        meeting=_by_env(environ),
         **_torchrun_launch(environ),
     )
+
+
+def _by_env(environ: Environ) -> str:
+    """Return where ranks connect by MASTER_ADDR and MASTER_PORT; torchrun has a store there already."""
+    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    if "TORCHELASTIC_RUN_ID" in environ or not (host and port):
+        return "env://"
+    return f"tcp://{host}:{port}"
 
 
 def _local_rank(environ: Environ, rank: int) -> int:

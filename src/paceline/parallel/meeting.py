@@ -16,6 +16,7 @@ import torch.distributed as dist
 from paceline.core.errors import RanksError
 from paceline.core.units import plural
 from paceline.core.world import World
+from paceline.parallel.ports import wait_for_listener
 
 SECONDS_BETWEEN_LOOKS = 0.05
 
@@ -127,6 +128,8 @@ def _connect(address: str, peers: Peers) -> dist.TCPStore:
     is_first = peers.index == 0
     limit = timedelta(seconds=peers.timeout)
     try:
+        if not is_first:
+            wait_for_listener(host, int(port), peers.timeout)
         return dist.TCPStore(
             host,
             int(port),
@@ -135,7 +138,7 @@ def _connect(address: str, peers: Peers) -> dist.TCPStore:
             wait_for_workers=False,
             multi_tenant=peers.kind == "node",
         )
-    except (dist.DistNetworkError, dist.DistStoreError, RuntimeError) as cause:
+    except (OSError, RuntimeError) as cause:  # torch's own errors are of the second kind
         if "EADDRINUSE" in str(cause) or "address already in use" in str(cause).lower():
             raise RanksError(
                 f"port {port} on {socket.gethostname()} is taken",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from paceline.core.errors import ConfigError, LostRankError, RanksError
 from paceline.core.limits import need_open_files
+from paceline.core.messages import say_after
 from paceline.core.stopping import wait_interruptibly
 from paceline.core.units import plural
 from paceline.core.world import World
@@ -19,6 +20,7 @@ from paceline.parallel.lost import is_lost, peer_of
 from paceline.parallel.meeting import leave_meeting, open_store
 
 T = TypeVar("T")
+SECONDS_OF_SILENCE = 5
 
 
 class Team:
@@ -159,7 +161,10 @@ def join(
     need_open_files(world.size)
     others = plural(world.size - 1, "other rank")
     waiting = f"rank {world.rank} was waiting for {others} at {_where(world)}"
-    team = wait_interruptibly(lambda: _connect(world, device, backend, timeout), waiting, asked)
+    notice = f"rank {world.rank} waits up to {timeout:g} s for {others} at {_where(world)}"
+    speaks = world.is_lead or world.told_by == "flags"  # who starts ranks by hand looks at each of them
+    with say_after(SECONDS_OF_SILENCE, notice) if speaks else nullcontext():
+        team = wait_interruptibly(lambda: _connect(world, device, backend, timeout), waiting, asked)
     with loss_explained():
         yield team
         team.meet()

@@ -1,0 +1,23 @@
+"""Messages on standard error, for what happens before a run has its log, and after."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def say(text: str, *, prefix: str = "paceline: ") -> None:
+    """Print a message for the user."""
+    print(prefix + text, file=sys.stderr, flush=True)  # noqa: T201 - this is where messages leave
+
+
+@contextmanager
+def say_after(seconds: float, text: str) -> Iterator[None]:
+    """Print a message if the block takes longer than this."""
+    timer = threading.Timer(seconds, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
