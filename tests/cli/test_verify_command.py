@@ -73,6 +73,7 @@ def test_a_verify_that_is_stopped_leaves_no_process_and_no_folder(start, elsewhe
     wait_until(lambda: not any(child.is_running() for child in family), "every process to go")
 
 
+@pytest.mark.long
 def test_order_is_equal_within_its_tolerance(command, elsewhere):
     words = ("verify", "--model=mlp", "--worlds=1,2", "--steps=4", "--kills=0", "--json", *QUICK)
     value = json.loads(command(*words).out)
@@ -95,6 +96,7 @@ def test_a_flipped_bit_on_one_rank_is_named_with_its_step_tensor_ranks_and_size(
     assert (compared.code, "linear.weight" in compared.out) == (1, True), compared
 
 
+@pytest.mark.long
 def test_randomness_that_ranks_consume_is_found_in_the_first_step(command, elsewhere, write):
     write("faulty.py", FAULTY)
     words = ("--model=faulty.py:Consuming", "--exact=bitwise", "--shards=4", "--worlds=1,2", "--steps=3", "--kills=0")

@@ -54,6 +54,7 @@ def test_main_and_worker_train_one_model_and_show_one_result(execute):
     assert {record["step"] for record in read_metrics(RunFolder(folder)) if record["kind"] == "epoch"} == {11, 22}
 
 
+@pytest.mark.long
 def test_notebooks_with_different_settings_are_told_which_one_differs(execute):
     port = free_port()
     with ThreadPoolExecutor() as both:

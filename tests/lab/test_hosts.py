@@ -74,7 +74,7 @@ def test_ranks_started_by_hand_meet_over_a_file(train_on, alone, tmp_path):
     assert not list(tmp_path.glob("meet*")), "the meeting is cleared away"
 
 
-ORDERS = [pytest.param(order, marks=QUICK if order == (1, 0, 2) else ()) for order in itertools.permutations(range(3))]
+ORDERS = list(itertools.permutations(range(3)))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)

@@ -43,6 +43,7 @@ def test_every_rank_that_is_started_has_a_number_of_its_own_and_reaches_what_one
     assert len({os.getpid(), *(file["pid"] for file in files)}) == 3
 
 
+@pytest.mark.long
 def test_torchrun_starts_the_module(elsewhere, reference):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "paceline"]
     subprocess.run([*command, "train", *SETTINGS], env=child_environment(), check=True, timeout=LONGEST)
@@ -109,8 +110,12 @@ def test_threads_of_one_process_reach_what_one_thread_reaches(start, reference):
     ("names", "told_by"),
     [
         ("OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun"),
-        ("MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE", "MVAPICH"),
-        ("FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID", "Flux"),
+        pytest.param(
+            "MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE",
+            "MVAPICH",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID", "Flux", marks=pytest.mark.long),
         ("RANK WORLD_SIZE", "environment"),
     ],
 )
@@ -127,7 +132,7 @@ def test_the_variables_of_a_launcher_make_ranks(start, reference, names, told_by
     assert (environment["world_size"], environment["told_by"]) == (2, told_by)
 
 
-@pytest.mark.parametrize(("words", "world_size"), [((), 2), (("--nproc", "2"), 4)])
+@pytest.mark.parametrize(("words", "world_size"), [((), 2), pytest.param(("--nproc", "2"), 4, marks=pytest.mark.long)])
 def test_the_nodes_of_kubeflow_train_together(start, reference, words, world_size):
     port = str(free_port())
 
@@ -140,6 +145,7 @@ def test_the_nodes_of_kubeflow_train_together(start, reference, words, world_siz
     assert read_environments(only_run())[0]["world_size"] == world_size
 
 
+@pytest.mark.long
 def test_the_nodes_of_skypilot_train_together(start, reference):
     port = str(free_port())
 
@@ -160,6 +166,7 @@ def test_a_lone_task_starts_ranks_that_ignore_options_for_another_torchrun(start
     assert read_environments(only_run())[0]["world_size"] == 2
 
 
+@pytest.mark.long
 def test_two_launches_at_once_do_not_meet_each_other(start):
     finish([start("train", *SETTINGS, "--nproc", "2", "--name", name) for name in ("one", "other")])
     for name in ("one", "other"):
