@@ -4,7 +4,6 @@ import pytest
 from benchmarks.predictions import PROFILED, Lab, outcomes
 
 
-@pytest.mark.quick
 @pytest.mark.timeout(280)
 def test_two_other_links_are_predicted_from_one_profile(hosts, tmp_path):
     lab = Lab(hosts, tmp_path, "emulated")
