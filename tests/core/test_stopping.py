@@ -70,5 +70,8 @@ def test_a_signal_at_the_end_of_a_wait_is_not_lost():
         return None
 
     with handled_by(lambda number, _frame: earlier.append(number)):
-        wait_interruptibly(lambda: None, "waiting", asked)
-    assert earlier == [signal.SIGTERM] * (len(looks) - 1)
+        try:
+            wait_interruptibly(lambda: None, "waiting", asked)
+        except StoppedError as stopped:  # on a busy machine the signal may come within the wait
+            earlier.append(stopped.signal)
+    assert earlier == [signal.SIGTERM]

@@ -62,8 +62,8 @@ class Batch:
     global_batch: Annotated[float | None, Parameter(group=BATCH)] = None
     """Images of a step over all ranks, shared among them (strong scaling)."""
     accumulate: Annotated[MaybeWhole, Parameter(group=BATCH)] = None
-    """Parts of a step, of which only the last exchanges gradients: each has --per-rank-batch images, or its share of
-    --global-batch. As in the run when not given, or 1."""
+    """Micro-batches per step; gradients are exchanged once, in the last. Each has --per-rank-batch images, or an equal
+    part of --global-batch. Default: as in the run, or 1."""
     compress: Annotated[Literal["none", "fp16", "bf16"], Parameter(group=BATCH)] = "none"
     """Let gradients travel in half the bytes."""
     images: Annotated[str | None, Parameter(group=BATCH)] = None

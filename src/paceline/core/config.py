@@ -92,7 +92,7 @@ class Config:
     epochs: Annotated[Whole, Parameter(alias="-e", group=LENGTH)] = 10
     """How many times to go over the training images."""
     steps: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
-    """Stop after this many steps in all, whatever --epochs says; within the first epoch fewer images are scored."""
+    """Stop after this many steps in all, whatever --epochs says; less than an epoch scores fewer images."""
     global_batch: Annotated[Whole, Parameter(alias="-b", group=LENGTH)] = 128
     """Images per step over all devices together."""
     accumulate: Annotated[Whole, Parameter(group=LENGTH)] = 1

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+SECONDS_UNTIL_SLOW = 5
+
 
 def say(text: str, *, prefix: str = "paceline: ") -> None:
     """Print a message for the user."""
@@ -12,9 +14,9 @@ def say(text: str, *, prefix: str = "paceline: ") -> None:
 
 
 @contextmanager
-def say_after(seconds: float, text: str) -> Iterator[None]:
-    """Print a message if the block takes longer than this."""
-    timer = threading.Timer(seconds, say, [text])
+def say_if_slow(text: str) -> Iterator[None]:
+    """Print a message if the block takes longer than a few seconds."""
+    timer = threading.Timer(SECONDS_UNTIL_SLOW, say, [text])
     timer.daemon = True
     timer.start()
     try:

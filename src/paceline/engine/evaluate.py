@@ -1,4 +1,4 @@
-"""Exact evaluation: every image once, or the same ones at every world size, in fixed blocks."""
+"""Exact evaluation: every image of a split, or a fixed subset, once, in fixed blocks, at every world size."""
 
 import numpy as np
 import torch

@@ -16,7 +16,7 @@ import psutil
 
 from paceline.core.errors import ExitCode, RanksError, StoppedError
 from paceline.core.limits import need_open_files
-from paceline.core.messages import say, say_after
+from paceline.core.messages import say, say_if_slow
 from paceline.core.stopping import handled_by, interruptible
 from paceline.launching.agent import agent_for, stop_with_parent
 from paceline.launching.echo import place_to_print
@@ -27,7 +27,6 @@ from paceline.records.reports import VARIABLE, Report, read_reports
 STDERR = "_PACELINE_STDERR"
 SECONDS_TO_STOP = 45
 SECONDS_TO_FAIL = 5
-SECONDS_OF_SILENCE = 3
 
 
 def run_ranks(plan: LaunchPlan, words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -238,9 +237,7 @@ def wait_for_meeting(plan: LaunchPlan) -> None:
         say(f"node 0 waits up to {plan.timeout:g} s for {plan.other_nodes} at {plan.rendezvous}")
         return
     try:
-        with say_after(
-            SECONDS_OF_SILENCE, f"node {plan.node_rank} waits up to {plan.timeout:g} s for node 0 at {plan.rendezvous}"
-        ):
+        with say_if_slow(f"node {plan.node_rank} waits up to {plan.timeout:g} s for node 0 at {plan.rendezvous}"):
             wait_for_listener(host, int(port), plan.timeout)
     except OSError as cause:
         raise RanksError(

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from paceline.core.errors import ConfigError, LostRankError, RanksError
 from paceline.core.limits import need_open_files
-from paceline.core.messages import say_after
+from paceline.core.messages import say_if_slow
 from paceline.core.stopping import wait_interruptibly
 from paceline.core.units import plural
 from paceline.core.world import World
@@ -20,7 +20,6 @@ from paceline.parallel.lost import is_lost, peer_of
 from paceline.parallel.meeting import leave_meeting, open_store
 
 T = TypeVar("T")
-SECONDS_OF_SILENCE = 5
 
 
 class Team:
@@ -162,8 +161,8 @@ def join(
     others = plural(world.size - 1, "other rank")
     waiting = f"rank {world.rank} was waiting for {others} at {_where(world)}"
     notice = f"rank {world.rank} waits up to {timeout:g} s for {others} at {_where(world)}"
-    speaks = world.is_lead or world.told_by == "flags"  # who starts ranks by hand looks at each of them
-    with say_after(SECONDS_OF_SILENCE, notice) if speaks else nullcontext():
+    has_own_terminal = world.is_lead or world.told_by == "flags"  # other ranks would repeat the lead
+    with say_if_slow(notice) if has_own_terminal else nullcontext():
         team = wait_interruptibly(lambda: _connect(world, device, backend, timeout), waiting, asked)
     with loss_explained():
         yield team

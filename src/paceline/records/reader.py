@@ -32,7 +32,7 @@ class RunSummary:
     step: int
     epochs: int
     best: dict[str, Any] | None
-    """The best evaluation: loss, top1, top5, images of the split_images that there are, epoch."""
+    """The best evaluation: loss, top1, top5, epoch, images scored, and images in the split (split_images)."""
     test: dict[str, Any] | None
     images_per_s: float | None
     detail: str
