@@ -40,8 +40,11 @@ class Heartbeat:
         """Write down where this rank stands now."""
         with self._lock:
             self._state = state
-            facts = {"step": self._progress.step, "doing": self._clock.doing, "detail": detail}
-            write_rank(self._path, self._world, state, **facts)
+            self._write(detail)
+
+    def _write(self, detail: str = "") -> None:
+        facts = {"step": self._progress.step, "doing": self._clock.doing, "detail": detail}
+        write_rank(self._path, self._world, self._state, **facts)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -63,11 +66,9 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._end.wait(SECONDS_BETWEEN_BEATS):
-            try:
-                if not self._state.is_final:
-                    self.note(self._state)
-            except OSError:
-                continue  # a full disk: the next beat may get through
+            with self._lock, suppress(OSError):  # a full disk: the next beat may get through
+                if not self._state.is_final:  # asked within the lock: a beat must not write over the end of the run
+                    self._write()
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+"""The state file of a rank, which a thread rewrites while the run goes on."""
+
+import time
+
+import pytest
+
+from paceline.core.world import World
+from paceline.engine import heartbeat as module
+from paceline.engine.clock import Clock
+from paceline.engine.heartbeat import Heartbeat
+from paceline.engine.state import Progress
+from paceline.records.entries import State
+from paceline.records.folder import RunFolder
+from paceline.records.reader import read_rank
+from paceline.records.writer import write_rank
+
+WORLD = World()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_BEATS", 0.001)
+    return RunFolder(tmp_path)
+
+
+def test_a_beat_that_waits_while_the_end_is_written_does_not_write_over_it(folder):
+    heartbeat = Heartbeat(folder, WORLD, Progress(), Clock())
+    with heartbeat.beating():
+        heartbeat.note(State.TRAINING)
+        with heartbeat._lock:
+            time.sleep(0.2)  # by now the thread waits for the lock
+            heartbeat._state = State.FINISHED
+            write_rank(folder.rank(0), WORLD, State.FINISHED)
+    ended = read_rank(folder.rank(0))
+    assert ended is not None
+    assert ended["state"] == State.FINISHED
+
+
+def test_a_failure_is_the_last_state_with_its_reason(folder):
+    with pytest.raises(ValueError, match="broken"), Heartbeat(folder, WORLD, Progress(), Clock()).beating():
+        raise ValueError("broken")
+    ended = read_rank(folder.rank(0))
+    assert ended is not None
+    assert (ended["state"], ended["detail"]) == (State.FAILED, "ValueError: broken")
