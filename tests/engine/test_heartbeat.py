@@ -1,6 +1,6 @@
 """The state file of a rank, which a thread rewrites while the run goes on."""
 
-import time
+import threading
 
 import pytest
 
@@ -13,8 +13,24 @@ from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_rank
 from paceline.records.writer import write_rank
+from tests.conftest import LONGEST
 
 WORLD = World()
+
+
+class WatchedLock:
+    """A lock that tells when another thread waits for it."""
+
+    def __init__(self):
+        self.is_awaited = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        while not self._lock.acquire(timeout=0.01):
+            self.is_awaited.set()
+
+    def __exit__(self, *_):
+        self._lock.release()
 
 
 @pytest.fixture
@@ -23,12 +39,15 @@ def folder(tmp_path, monkeypatch):
     return RunFolder(tmp_path)
 
 
-def test_a_beat_that_waits_while_the_end_is_written_does_not_write_over_it(folder):
+def test_a_beat_that_waits_while_the_end_is_written_does_not_write_over_it(folder, monkeypatch):
     heartbeat = Heartbeat(folder, WORLD, Progress(), Clock())
+    lock = WatchedLock()
+    monkeypatch.setattr(heartbeat, "_lock", lock)
     with heartbeat.beating():
         heartbeat.note(State.TRAINING)
-        with heartbeat._lock:
-            time.sleep(0.2)  # by now the thread waits for the lock
+        with lock:
+            lock.is_awaited.clear()
+            assert lock.is_awaited.wait(LONGEST)
             heartbeat._state = State.FINISHED
             write_rank(folder.rank(0), WORLD, State.FINISHED)
     ended = read_rank(folder.rank(0))
