@@ -35,7 +35,7 @@ lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, 
 	$(PYTHON) -m pytest -m "lab or long"
 
 causes: $(READY) lab-packages  ## plant causes in runs, ten times each, and see whether explain names them, as root
-	$(PYTHON) -m tests.lab.causes --trials 10
+	$(PYTHON) -m lab.causes --trials 10
 
 # Where this cannot be done, the tests that need it say so and are skipped.
 lab-packages:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.core.errors import DataError
-from paceline.data.memory import InMemory
+from paceline.data.in_memory import InMemory
 from paceline.data.sources.cifar import open_cifar10
 
 Images = NDArray[np.uint8]

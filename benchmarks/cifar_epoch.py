@@ -2,7 +2,7 @@
 
     python -m benchmarks.cifar_epoch --data-dir data [--steps 60] [--rounds 4]
 
-Each turn is a process of its own that trains `--steps` batches of 128; the first few are not counted, so neither start
+Each turn is a separate process that trains `--steps` batches of 128; the first few are not counted, so neither start
 is. Both compute the same network in fp32 with as many threads as there are cores; the plain script prepares its images
 in two workers beside them, Paceline in the training process. Paceline writes all its records.
 """
@@ -28,11 +28,11 @@ def main() -> None:
     options = parser.parse_args()
     steps = options.steps
     flags = ["--data-dir", str(options.data_dir), "--steps", str(steps)]
-    contenders = {
+    variants = {
         "Paceline": lambda: paceline(flags),
         "plain script": lambda: plain(flags),
     }
-    outcomes = take_turns(contenders, rounds=options.rounds)
+    outcomes = take_turns(variants, rounds=options.rounds)
     whole = (steps - SKIP) / STEPS_OF_EPOCH
     show(f"resnet20 on CIFAR-10, an epoch of 50,000 by {steps - SKIP} steps", outcomes, per=whole, unit="s an epoch")
     print(f"  the plain script takes {outcomes[1].ratio:.2f}× as long")

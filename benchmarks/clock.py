@@ -1,10 +1,10 @@
-"""What the clock costs: resnet20 steps with the clock, and the same steps with a clock whose laps do nothing.
+"""What the clock costs: resnet20 steps with the clock, and the same steps with a clock that measures nothing.
 
     python -m benchmarks.clock            # interleaved rounds, CPU-seconds of one thread
 
-The laps, the hook on the loss and the callback after the backward pass are what a step pays; reading the totals once
-per interval is in it too. That is less than the noise of whole steps, so the same calls are also timed by themselves,
-around a backward pass of one number.
+A step pays for the ends of its phases, the hook on the loss and the callback after the backward pass; reading the
+totals once per interval is in it too. That is less than the noise of whole steps, so the same calls are also timed by
+themselves, around a backward pass of one number.
 """
 
 import argparse
@@ -20,18 +20,18 @@ from torch import Tensor
 from benchmarks.loop_overhead import NEVER, TOTAL, StopAfter
 from paceline.core.config import Config
 from paceline.core.world import World
-from paceline.engine.clock import COPY, DATA, EXCHANGE, FORWARD, RECORD, UPDATE, Clock
+from paceline.engine.clock import COPY, DATA, FORWARD, GRAD_SYNC, RECORD, UPDATE, Clock
 from paceline.engine.job import build_job
 from paceline.engine.loop import Training
+from paceline.engine.progress import Progress
 from paceline.engine.recorder import Recorder
-from paceline.engine.state import Progress
 from paceline.parallel.team import Team
 
 
 class NoClock(Clock):
     """A clock that stands still."""
 
-    def lap(self, phase: int) -> None:
+    def end_phase(self, phase: int) -> None:
         """Do nothing."""
 
     def watch(self, loss: Tensor) -> None:
@@ -67,12 +67,12 @@ def calls(clock: Clock, number: int = 5000) -> float:
     start = time.process_time()
     for _ in range(number):
         for phase in (DATA, COPY, FORWARD):
-            clock.lap(phase)
+            clock.end_phase(phase)
         loss = weight * 2
         clock.watch(loss)
         loss.backward()
-        for phase in (EXCHANGE, EXCHANGE, UPDATE, RECORD, RECORD):
-            clock.lap(phase)
+        for phase in (GRAD_SYNC, GRAD_SYNC, UPDATE, RECORD, RECORD):
+            clock.end_phase(phase)
     return (time.process_time() - start) / number
 
 

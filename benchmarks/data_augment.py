@@ -2,7 +2,7 @@
 
     python -m benchmarks.data_augment [--data-dir data] [--rounds 7 | --quick]
 
-Takes CIFAR-10 from the data folder, or else noise. Contenders take turns; CPU seconds per image, so that a busy machine
+Takes CIFAR-10 from the data folder, or else noise. Variants take turns; CPU seconds per image, so that a busy machine
 disturbs all of them alike. Paceline's batches of 128 come from its loader, as training gets them. torchvision and timm
 must be installed; a torchvision wheel without its CPU operators is made importable first.
 """
@@ -26,14 +26,14 @@ from benchmarks.cifar import load, make_torchvision_importable
 from benchmarks.interleave import show_rates, take_turns
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.augment.policy import parse_policy
+from paceline.data.in_memory import InMemory
 from paceline.data.loader import load_batches
-from paceline.data.memory import InMemory
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 GLOBAL_BATCH = 128
 RANDAUGMENT = "resized-crop,flip,rand-m9-mstd0.5-inc1,erase0.25"
 
-Contender = Callable[[int], int]
+Variant = Callable[[int], int]
 """Prepares images for one round and returns how many."""
 
 
@@ -48,29 +48,29 @@ def main() -> None:
     images, labels, what = load(options.data_dir)
     with tempfile.TemporaryDirectory() as folder:
         write_pngs(images[:1024], Path(folder))
-        compare(f"crop4,flip, {what}", crop_contenders(images, labels, Path(folder)), options.rounds)
-    compare(f"{RANDAUGMENT}, {what}", rand_contenders(images, labels), options.rounds)
+        compare(f"crop4,flip, {what}", crop_variants(images, labels, Path(folder)), options.rounds)
+    compare(f"{RANDAUGMENT}, {what}", rand_variants(images, labels), options.rounds)
 
 
-def compare(title: str, contenders: dict[str, Contender], rounds: int) -> None:
-    """Run the contenders in turn and print images per second."""
-    turns = {name: timed(contender) for name, contender in contenders.items()}
+def compare(title: str, variants: dict[str, Variant], rounds: int) -> None:
+    """Run the variants in turn and print images per second."""
+    turns = {name: timed(variant) for name, variant in variants.items()}
     show_rates(f"{title}, normalised, batches of {GLOBAL_BATCH}", take_turns(turns, rounds=rounds))
 
 
-def timed(contender: Contender) -> Callable[[], float]:
-    """Return a function that runs the contender's next round and returns the CPU seconds of an image."""
+def timed(variant: Variant) -> Callable[[], float]:
+    """Return a function that runs the variant's next round and returns the CPU seconds of an image."""
     turns = iter(range(10**6))
 
     def run() -> float:
         start = time.process_time()
-        num = contender(next(turns))
+        num = variant(next(turns))
         return (time.process_time() - start) / num
 
     return run
 
 
-def crop_contenders(images: NDArray[np.uint8], labels: NDArray[np.int64], folder: Path) -> dict[str, Contender]:
+def crop_variants(images: NDArray[np.uint8], labels: NDArray[np.int64], folder: Path) -> dict[str, Variant]:
     datasets, transforms = import_module("torchvision.datasets"), import_module("torchvision.transforms")
     transform = transforms.Compose(
         [
@@ -88,7 +88,7 @@ def crop_contenders(images: NDArray[np.uint8], labels: NDArray[np.int64], folder
     }
 
 
-def rand_contenders(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> dict[str, Contender]:
+def rand_variants(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> dict[str, Variant]:
     create_transform = import_module("timm.data.transforms_factory").create_transform
     posterize = ImageOps.posterize
     # Pillow 13 refuses what timm asks for at full strength, no bits at all.
@@ -111,7 +111,7 @@ def rand_contenders(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> dic
     }
 
 
-def paceline(images: NDArray[np.uint8], labels: NDArray[np.int64], policy: str) -> Contender:
+def paceline(images: NDArray[np.uint8], labels: NDArray[np.int64], policy: str) -> Variant:
     split = InMemory(
         torch.from_numpy(images),
         torch.from_numpy(labels),
@@ -120,12 +120,12 @@ def paceline(images: NDArray[np.uint8], labels: NDArray[np.int64], policy: str) 
         augmentation=Augmentation(policy=parse_policy(policy), seed=0),
     )
 
-    def contender(turn: int) -> int:
+    def variant(turn: int) -> int:
         order = np.random.default_rng(turn).permutation(len(images))[: 8 * 1024]
         requests = [(order[start : start + GLOBAL_BATCH], turn) for start in range(0, len(order), GLOBAL_BATCH)]
         return sum(len(batch.labels) for batch in load_batches(split, requests, workers=0, pin=False))
 
-    return contender
+    return variant
 
 
 def collate(samples: Iterator[torch.Tensor]) -> int:

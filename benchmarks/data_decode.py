@@ -2,7 +2,7 @@
 
     python -m benchmarks.data_decode [--rounds 9 | --quick]
 
-Contenders take turns; CPU seconds per image. Both rest on libjpeg-turbo and give the same pixels, so what is saved is
+Variants take turns; CPU seconds per image. Both use libjpeg-turbo and give the same pixels, so what is saved is
 everything around it: the finer the quality, the more of the time goes into Huffman codes, where nothing can be saved.
 `to 224` also cuts out a box and scales it to 224×224, as training does.
 """
@@ -17,7 +17,7 @@ from PIL import Image
 
 from benchmarks.interleave import show_rates, take_turns
 from paceline.data.decode import decode, decoder_name, image_size
-from paceline.data.decoded import Cut, cut_out
+from paceline.data.on_demand import CropBox, crop_and_resize
 
 NUM = 40
 
@@ -38,16 +38,16 @@ def main() -> None:
     compare("1600×1200, box of 900×900 to 224", part, [photograph(1200, 1600, seed) for seed in range(8)], rounds)
 
 
-def compare(title: str, contenders: dict[str, Callable[[bytes], object]], files: list[bytes], rounds: int) -> None:
-    """Run the contenders in turn over all files and print images per second."""
+def compare(title: str, variants: dict[str, Callable[[bytes], object]], files: list[bytes], rounds: int) -> None:
+    """Run the variants in turn over all files and print images per second."""
 
-    def timed(contender: Callable[[bytes], object]) -> float:
+    def timed(variant: Callable[[bytes], object]) -> float:
         start = time.process_time()
         for data in files:
-            contender(data)
+            variant(data)
         return (time.process_time() - start) / len(files)
 
-    turns = {name: lambda contender=contender: timed(contender) for name, contender in contenders.items()}
+    turns = {name: lambda variant=variant: timed(variant) for name, variant in variants.items()}
     size = sum(map(len, files)) // len(files)
     show_rates(f"JPEG of {title}, {size:,} bytes", take_turns(turns, rounds=rounds))
 
@@ -59,7 +59,7 @@ def with_pillow(data: bytes) -> object:
 
 def scaled(data: bytes) -> object:
     height, width = image_size(data)
-    return cut_out(data, (height, width), box(height, width), 224)
+    return crop_and_resize(data, (height, width), box(height, width), 224)
 
 
 def scaled_with_pillow(data: bytes) -> object:
@@ -71,9 +71,9 @@ def scaled_with_pillow(data: bytes) -> object:
         return np.asarray(part.resize((224, 224), Image.Resampling.BICUBIC))
 
 
-def box(height: int, width: int) -> Cut:
+def box(height: int, width: int) -> CropBox:
     side = int(0.8 * height) if height < 500 else int(0.75 * height)
-    return Cut((height - side) // 2, (width - side) // 2, side, side)
+    return CropBox((height - side) // 2, (width - side) // 2, side, side)
 
 
 def photograph(height: int, width: int, seed: int, quality: int = 90) -> bytes:

@@ -4,8 +4,8 @@
     python -m benchmarks.exact --quick         # a few rounds
     python -m benchmarks.exact --only loopback
 
-One thread a rank, images of 3×32×32. Contenders live in the same processes and take turns. Links of 1 Gbit/s and bytes
-on the wire need root: hosts are network namespaces, and their interfaces count.
+One thread per rank, images of 3×32×32. All variants run in the same processes and take turns. Links of 1 Gbit/s and
+bytes on the wire need root: hosts are network namespaces, and their interfaces count.
 """
 
 import argparse
@@ -27,14 +27,15 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.interleave import Outcome, show, take_turns
 from benchmarks.loop_overhead import NEVER, TOTAL, StopAfter
+from lab.hosts import Hosts, why_not
 from paceline.core.config import Config
 from paceline.core.world import World
 from paceline.engine.clock import Clock
 from paceline.engine.job import build_job
 from paceline.engine.loop import Training
-from paceline.engine.rank import open_folder
+from paceline.engine.progress import Progress
+from paceline.engine.rank import open_run_folder
 from paceline.engine.run import Run
-from paceline.engine.state import Progress
 from paceline.parallel.device import hold_memory
 from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.network import choose_interface
@@ -52,9 +53,9 @@ class Work:
     model: str = "resnet20"
     batch: int = 128
     shards: tuple[int, ...] = (4,)
-    """One bitwise contender for each."""
-    parts: tuple[int, ...] = ()
-    """One contender for each that is not exact and computes a rank's share in so many parts."""
+    """One bitwise variant for each."""
+    micro_batches: tuple[int, ...] = ()
+    """One variant without exactness for each, with this many micro-batches per rank and step."""
     steps: int = 4
     rounds: int = 20
     world: int = 1
@@ -65,26 +66,26 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What rank 0 saw: times, and bytes that the ranks of each contender sent per step."""
+    """What rank 0 measured: times, and bytes that the ranks of each variant sent per step."""
 
     outcomes: list[Outcome]
     sent: dict[str, float]
 
 
-def images() -> TensorDataset:
-    """Return as many random images as a few steps need."""
+def random_samples() -> TensorDataset:
+    """Return as many random samples as a few steps need."""
     generator = torch.Generator().manual_seed(0)
     return TensorDataset(
         torch.randn(4096, 3, 32, 32, generator=generator), torch.randint(0, 10, (4096,), generator=generator)
     )
 
 
-class Contender:
-    """A living run of a few steps at a time."""
+class Variant:
+    """A run that is continued for a few steps at a time."""
 
     def __init__(self, settings: dict[str, Any], work: Work, team: Team, folder: Path) -> None:
         config = Config(
-            data=f"{__file__}:images",
+            data=f"{__file__}:random_samples",
             model=work.model,
             global_batch=work.batch,
             epochs=TOTAL,
@@ -100,7 +101,7 @@ class Contender:
         self.steps, self.exact = work.steps, config.exact == "bitwise"
         self.progress, clock, self.team = Progress(), Clock(alone=team.world.size == 1), team
         job = build_job(config, team)
-        run = Run(job, self.progress, team, open_folder(job, None, team.world), clock=clock)
+        run = Run(job, self.progress, team, open_run_folder(job, None, team.world), clock=clock)
         self.training = Training(job, self.progress, team, run.recorder, clock=clock)
         self.stop = StopAfter(self.progress)
         self.sent = self.steps_done = 0
@@ -128,26 +129,27 @@ def bytes_sent() -> int:
 
 
 def compete(work: Work, world: World) -> Answer:
-    """Let plain training, or stock DDP, and bitwise take turns, as one rank of them. Collective."""
+    """Time plain training, or stock DDP, and bitwise in turns, as one of the ranks. Collective."""
     torch.set_num_threads(1)
     hold_memory()
     choose_interface(world, os.environ)
     with join(world, torch.device("cpu"), timeout=120) as team, tempfile.TemporaryDirectory() as folder:
-        contenders = {"order": Contender({}, work, team, Path(folder))}
-        for parts in work.parts:
-            contenders[f"order, {parts} parts"] = Contender({"accumulate": parts}, work, team, Path(folder))
+        variants = {"order": Variant({}, work, team, Path(folder))}
+        for number in work.micro_batches:
+            name = f"order, {number} micro-batches"
+            variants[name] = Variant({"accumulate": number}, work, team, Path(folder))
         for shards in work.shards:
             settings = {"exact": "bitwise", "shards": shards}
-            contenders[f"bitwise, {shards} shards"] = Contender(settings, work, team, Path(folder))
-        outcomes = take_turns(dict(contenders), rounds=work.rounds)
-        sent = {name: sum(team.gather(one.sent)) / one.steps_done for name, one in contenders.items()}
+            variants[f"bitwise, {shards} shards"] = Variant(settings, work, team, Path(folder))
+        outcomes = take_turns(dict(variants), rounds=work.rounds)
+        sent = {name: sum(team.gather(one.sent)) / one.steps_done for name, one in variants.items()}
         return Answer(outcomes=outcomes, sent=sent)
 
 
-def as_rank(words: dict[str, Any]) -> None:
-    """Be one rank; rank 0 prints what it saw."""
-    work = Work(**words["work"])
-    world = World(rank=words["rank"], size=work.world, told_by="flags", meeting=words["meeting"])
+def as_rank(task: dict[str, Any]) -> None:
+    """Run as one rank; rank 0 prints what it measured."""
+    work = Work(**task["work"])
+    world = World(rank=task["rank"], size=work.world, launcher="flags", init_method=task["init_method"])
     answer = compete(work, world)
     if world.is_lead:
         print("ANSWER " + json.dumps(asdict(answer)), flush=True)
@@ -156,12 +158,12 @@ def as_rank(words: dict[str, Any]) -> None:
 Starter = Callable[[int, list[str]], "subprocess.Popen[str]"]
 
 
-def ranks(work: Work, start: Starter, meeting: str) -> Answer:
-    """Start the ranks of a competition and return what rank 0 saw."""
+def ranks(work: Work, start: Starter, init_method: str) -> Answer:
+    """Start the ranks of a benchmark and return what rank 0 measured."""
     started = []
     for rank in range(work.world):
-        words = json.dumps({"work": asdict(work), "rank": rank, "meeting": meeting})
-        started.append(start(rank, [sys.executable, "-m", "benchmarks.exact", "--as-rank", words]))
+        task = json.dumps({"work": asdict(work), "rank": rank, "init_method": init_method})
+        started.append(start(rank, [sys.executable, "-m", "benchmarks.exact", "--as-rank", task]))
     try:
         out, errors = started[0].communicate(timeout=LONGEST)
     finally:
@@ -174,8 +176,8 @@ def ranks(work: Work, start: Starter, meeting: str) -> Answer:
     return Answer(outcomes=[Outcome(**outcome) for outcome in answer["outcomes"]], sent=answer["sent"])
 
 
-def here(_rank: int, words: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+def here(_rank: int, command: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
 
 
 def environment() -> dict[str, str]:
@@ -184,9 +186,7 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def on_hosts(number: int, rate: str | None, *, per_host: int = 1) -> Iterator[Starter | None]:
-    """Give what starts a rank on one of some hosts, all links slowed to a rate; None where there cannot be hosts."""
-    from tests.lab.hosts import Hosts, why_not
-
+    """Yield a function that starts a rank on a host, with all links shaped to a rate; None where hosts need root."""
     reason = why_not()
     if reason is not None:
         print(f"\nno hosts here: {reason}")
@@ -195,7 +195,7 @@ def on_hosts(number: int, rate: str | None, *, per_host: int = 1) -> Iterator[St
     with tempfile.TemporaryDirectory() as folder, Hosts(number, Path(folder)) as hosts:
         for host in range(1, number + 1) if rate else ():
             hosts.limit(host, rate or "")
-        yield lambda rank, words: hosts.start(rank // per_host + 1, *words, env=environment(), cwd=Path.cwd())
+        yield lambda rank, command: hosts.start(rank // per_host + 1, *command, env=environment(), cwd=Path.cwd())
 
 
 def free_port() -> int:
@@ -205,7 +205,7 @@ def free_port() -> int:
 
 
 def single(rounds: int) -> None:
-    work = Work(rounds=rounds, shards=(4, 8), parts=(4, 8), steps=2)
+    work = Work(rounds=rounds, shards=(4, 8), micro_batches=(4, 8), steps=2)
     show(f"one process: {work}", compete(work, World()).outcomes, per=1e-3, unit="ms/step")
 
 
@@ -225,7 +225,7 @@ def link(rounds: int) -> None:
 def two_ranks(rounds: int) -> list[Work]:
     return [
         Work(world=2, rounds=rounds, shards=(4, 8), batch=256, steps=2),
-        Work(world=2, rounds=rounds, shards=(4, 8), parts=(4,)),
+        Work(world=2, rounds=rounds, shards=(4, 8), micro_batches=(4,)),
         Work(world=2, rounds=rounds, model="resnet18", batch=64, steps=2),
     ]
 
@@ -254,21 +254,21 @@ def wire(_rounds: int) -> None:
                 print(f"  {number} hosts × {per_host}  {name:<18} {mb:8.2f} MB  {value / ring:.4f}×")
 
 
-PARTS = {"single": single, "loopback": loopback, "link": link, "hosts": hosts, "wire": wire}
+BENCHMARKS = {"single": single, "loopback": loopback, "link": link, "hosts": hosts, "wire": wire}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the cost of exactness")
     parser.add_argument("--quick", action="store_true", help="a few rounds")
-    parser.add_argument("--only", choices=PARTS, help="one part of it")
+    parser.add_argument("--only", choices=BENCHMARKS, help="one of the benchmarks")
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)
-    words = parser.parse_args()
-    if words.as_rank:
-        as_rank(json.loads(words.as_rank))
+    options = parser.parse_args()
+    if options.as_rank:
+        as_rank(json.loads(options.as_rank))
         return
-    for name, part in PARTS.items():
-        if words.only in {None, name}:
-            part(2 if words.quick else 20)
+    for name, benchmark in BENCHMARKS.items():
+        if options.only in {None, name}:
+            benchmark(2 if options.quick else 20)
 
 
 if __name__ == "__main__":

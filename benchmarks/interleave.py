@@ -1,4 +1,4 @@
-"""Fair timing: contenders take turns, so that drift of the machine hits all alike; the first turn is thrown away."""
+"""Fair timing: variants take turns, so that drift of the machine affects all alike; the first turn is discarded."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """A contender's median, and its ratio to the baseline with the range that holds the middle half of the rounds."""
+    """A variant's median, and its ratio to the baseline with the range that holds the middle half of the rounds."""
 
     name: str
     median: float
@@ -17,16 +17,16 @@ class Outcome:
     high: float
 
 
-def take_turns(contenders: Mapping[str, Callable[[], float | None]], *, rounds: int) -> list[Outcome]:
-    """Run every contender once per round; each returns its own seconds, or None to be timed from outside.
+def take_turns(variants: Mapping[str, Callable[[], float | None]], *, rounds: int) -> list[Outcome]:
+    """Run every variant once per round; each returns its seconds, or None to be timed here.
 
-    The first contender is the baseline. A ratio is taken within a round, where the machine was in one mood.
+    The first variant is the baseline. Ratios are taken within a round, in which the machine hardly changes its speed.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(rounds + 1):
-        for name, contender in contenders.items():
+        for name, variant in variants.items():
             start = time.perf_counter()
-            own = contender()
+            own = variant()
             if round_number:
                 seconds[name].append(time.perf_counter() - start if own is None else own)
     baseline = next(iter(seconds.values()))

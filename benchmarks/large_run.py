@@ -19,8 +19,8 @@ import numpy as np
 from paceline.core.config import Config
 from paceline.core.load import write_config
 from paceline.records.folder import RunFolder
-from paceline.records.phases import OTHER_PHASES, STEP_PHASES, PhaseRecord, RankFacts, as_json
-from paceline.records.profile import Bucket, LinkPoint, Profile, RankSteps, write_profile
+from paceline.records.phases import OTHER_PHASES, STEP_PHASES, PhaseRecord, RankFacts, phases_as_json
+from paceline.records.profile import LinkPoint, Profile, ProfiledBucket, RankSteps, write_profile
 from paceline.records.writer import write_json
 from paceline.trackers.files import RANKS_PER_STEP
 
@@ -36,7 +36,7 @@ def make_run(path: Path, *, ranks: int, steps: int) -> RunFolder:
     folder = RunFolder(path)
     folder.rank(0).parent.mkdir(parents=True)
     write_config(Config(model="resnet50", data="imagenet", global_batch=32 * ranks).resolved(), folder.config)
-    write_json(folder.environment, [{"time": 1.7e9, "host": "node0000", "world_size": ranks, "train_images": 1281167}])
+    write_json(folder.environment, [{"time": 1.7e9, "host": "node0000", "world_size": ranks, "train_samples": 1281167}])
     _write_metrics(folder, steps)
     _write_phases(folder, ranks, steps)
     _write_profile(folder, ranks)
@@ -50,8 +50,8 @@ def _write_metrics(folder: RunFolder, steps: int) -> None:
     with folder.metrics.open("w") as lines:
         for step in range(1, steps + 1):
             loss = 7 * step**-0.25 + float(noise[step - 1])
-            score = {"loss": loss, "top1": 1 - 1 / (1 + step / 900), "top5": 1.0, "images": 32000}
-            record = {"kind": "step", "step": step, "epoch": step // 40 + 1, **score, "lr": 0.1, "images_per_s": 1e5}
+            score = {"loss": loss, "top1": 1 - 1 / (1 + step / 900), "top5": 1.0, "samples": 32000}
+            record = {"kind": "step", "step": step, "epoch": step // 40 + 1, **score, "lr": 0.1, "samples_per_s": 1e5}
             lines.write(json.dumps(record) + "\n")
 
 
@@ -66,7 +66,7 @@ def _write_phases(folder: RunFolder, ranks: int, steps: int) -> None:
     own[ranks // 3] = 1.3  # one rank that everybody waits for
     interval = max(50, -(-ranks // RANKS_PER_STEP))
     with folder.phases.open("w") as lines:
-        lines.write(json.dumps(as_json(facts)) + "\n")
+        lines.write(json.dumps(phases_as_json(facts)) + "\n")
         for step in range(interval, steps + 1, interval):
             phases = {phase: mean * interval * own * random.normal(1, 0.01, ranks) for phase, mean in MEANS.items()}
             busy = sum(phases.values(), start=np.zeros(ranks))
@@ -77,22 +77,22 @@ def _write_phases(folder: RunFolder, ranks: int, steps: int) -> None:
                 step=step, steps=interval, seconds=_rounded(whole),
                 phases={phase: _rounded(phases[phase]) for phase in (*STEP_PHASES, *OTHER_PHASES)},
                 last=[interval if rank == ranks // 3 else 0 for rank in range(ranks)], cpu=_rounded(whole),
-                starved=[0.0] * ranks,
+                cpu_wait=[0.0] * ranks,
             )  # fmt: skip
-            lines.write(json.dumps(as_json(record)) + "\n")
+            lines.write(json.dumps(phases_as_json(record)) + "\n")
 
 
 def _write_profile(folder: RunFolder, ranks: int) -> None:
     parts = {name: (MEANS.get(name, MEANS["communication"]),) * PAIRS for name in RankSteps.__slots__ if name != "step"}
     steps = RankSteps(**parts, step=(sum(values[0] for values in parts.values()),) * PAIRS)
     buckets = tuple(
-        Bucket(bytes=4 * PARAMETERS // BUCKETS, ready=at, ready_real=at, done_real=at + 0.03)
+        ProfiledBucket(bytes=4 * PARAMETERS // BUCKETS, ready=at, ready_real=at, done_real=at + 0.03)
         for at in np.linspace(0.02, MEANS["backward"], BUCKETS).tolist()
     )
     profile = Profile(
         world_size=ranks, ranks_per_node=(PER_NODE,) * (ranks // PER_NODE), mode="ddp", backend="nccl", device="cuda",
         model="resnet50", precision="fp32", compress="none", parameters=PARAMETERS, gradient_bytes=4 * PARAMETERS,
-        global_batch=32 * ranks, images_per_rank=32, accumulate=1, threads=8, free=(steps,) * ranks,
+        global_batch=32 * ranks, samples_per_rank=32, accumulate=1, threads=8, free=(steps,) * ranks,
         real=(steps,) * ranks, buckets=buckets, link=(LinkPoint(bytes=64_000_000, in_flight=2, samples=(0.02,)),),
         latency=2e-5, bandwidth=1.1e10,
     )  # fmt: skip
@@ -103,13 +103,13 @@ def _rounded(values: np.ndarray) -> list[float]:
     return values.round(6).tolist()
 
 
-def time_command(*words: str) -> tuple[float, float]:
+def time_command(*args: str) -> tuple[float, float]:
     """Return the seconds and the peak memory in MB of a command."""
     start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "paceline", *words], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "paceline", *args], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        sys.exit(f"paceline {' '.join(words)} failed")
+        sys.exit(f"paceline {' '.join(args)} failed")
     return time.perf_counter() - start, usage.ru_maxrss / 1000
 
 

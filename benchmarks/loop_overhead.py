@@ -26,16 +26,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.interleave import show, take_turns
 from paceline.core.config import Config
-from paceline.core.interval import Interval
+from paceline.core.setting_types import Interval
+from paceline.core.stopping import StopRequest
 from paceline.core.world import World
 from paceline.data.catalog import open_data, split_data
 from paceline.engine.clock import Clock
 from paceline.engine.job import build_job
 from paceline.engine.loop import Training
-from paceline.engine.rank import open_folder
+from paceline.engine.progress import Progress
+from paceline.engine.rank import open_run_folder
 from paceline.engine.run import Run
-from paceline.engine.signals import StopRequest
-from paceline.engine.state import Progress
 from paceline.models.zoo import build_model
 from paceline.parallel.team import Team
 
@@ -44,7 +44,7 @@ TOTAL = 10**6
 
 
 class Work:
-    """The work that all contenders do."""
+    """The work that all variants do."""
 
     def __init__(self, model: str, batch: int) -> None:
         self.model_name = model
@@ -152,7 +152,7 @@ def paceline(work: Work, steps: int, folder: str) -> Iterator[Callable[[], None]
     )
     team, progress, clock = Team(World(), torch.device("cpu")), Progress(), Clock(alone=True)
     job = build_job(config, team)
-    run = Run(job, progress, team, open_folder(job, None, team.world), clock=clock)
+    run = Run(job, progress, team, open_run_folder(job, None, team.world), clock=clock)
     training = Training(job, progress, team, run.recorder, clock=clock)
     stop = StopAfter(progress)
 
@@ -160,7 +160,7 @@ def paceline(work: Work, steps: int, folder: str) -> Iterator[Callable[[], None]
         stop.limit = progress.step + steps
         training.run(stop, save=lambda is_best=False: None, check=lambda: None)
 
-    with run.recorder.to(run.trackers(), run.info()):
+    with run.recorder.attached(run.trackers(), run.info()):
         yield turn
 
 
@@ -252,22 +252,22 @@ def lightning(work: Work, steps: int, folder: str, *, logs: bool) -> Callable[[]
 
 
 def compare(model: str, *, batch: int, steps: int, rounds: int) -> None:
-    """Let all contenders that are installed take turns on one model."""
+    """Let all variants that are installed take turns on one model."""
     work = Work(model, batch)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         silent = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
-            contenders: dict[str, Callable[[], float | None]] = {"raw loop": raw(work, steps, fused=False)}
-            contenders["raw loop, fused"] = raw(work, steps, fused=True)
-            contenders["paceline, all records"] = stack.enter_context(paceline(work, steps, folder))
+            variants: dict[str, Callable[[], float | None]] = {"raw loop": raw(work, steps, fused=False)}
+            variants["raw loop, fused"] = raw(work, steps, fused=True)
+            variants["paceline, all records"] = stack.enter_context(paceline(work, steps, folder))
             if importlib.util.find_spec("lightning"):
-                contenders["lightning fabric"] = fabric(work, steps)
-                contenders["lightning, bare"] = lightning(work, steps, folder, logs=False)
-                contenders["lightning, logging"] = lightning(work, steps, folder, logs=True)
+                variants["lightning fabric"] = fabric(work, steps)
+                variants["lightning, bare"] = lightning(work, steps, folder, logs=False)
+                variants["lightning, logging"] = lightning(work, steps, folder, logs=True)
             if importlib.util.find_spec("accelerate"):
-                contenders["accelerate"] = accelerate(work, steps)
-            outcomes = take_turns(contenders, rounds=rounds)
+                variants["accelerate"] = accelerate(work, steps)
+            outcomes = take_turns(variants, rounds=rounds)
     show(
         f"{model}, batch {batch}, 1 thread, {rounds} rounds of {steps} steps", outcomes, per=steps / 1e6, unit="µs/step"
     )

@@ -12,10 +12,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import child_environment
-from tests.lab.hosts import Hosts, why_not
-
-from paceline.analysis.measured import measured_link
+from lab.environment import child_environment
+from lab.hosts import Hosts, why_not
+from paceline.predict.profiled import profile_link
 from paceline.records.folder import RunFolder
 from paceline.records.profile import read_profile
 from paceline.records.reader import read_metrics
@@ -25,7 +24,7 @@ WORKLOADS = {
     "emulated": (f"--model={EMULATED}:build", f"--data={EMULATED}:data", 4),
     "real": ("--model=resnet18", "--data=digits", 32),
 }
-"""Model, data and images per rank."""
+"""Model, data and samples per rank."""
 PROFILED = (2, 100)
 """Ranks and Mbit/s of the one profile."""
 CONFIGURATIONS = {
@@ -69,19 +68,19 @@ class Lab:
     def __init__(self, hosts: Hosts, folder: Path, workload: str) -> None:
         self._hosts = hosts
         self._folder = folder
-        self._model, self._data, self._images = WORKLOADS[workload]
+        self._model, self._data, self._samples = WORKLOADS[workload]
 
-    def run(self, command: str, name: str, ranks: int, mbit: int, *words: str, accumulate: int = 1) -> RunFolder:
-        """Run a command on the first so many hosts and return its run folder."""
+    def run(self, command: str, name: str, ranks: int, mbit: int, *args: str, accumulate: int = 1) -> RunFolder:
+        """Run a command on the first `ranks` hosts and return its run folder."""
         for host in range(1, ranks + 1):
             self._hosts.limit(host, f"{mbit}mbit")
-        place = ("--world-size", ranks, "--init-method=tcp://10.77.0.1:29500")
-        batch = (f"--global-batch={ranks * self._images * accumulate}", f"--accumulate={accumulate}")
+        rendezvous = ("--world-size", ranks, "--init-method=tcp://10.77.0.1:29500")
+        batch = (f"--global-batch={ranks * self._samples * accumulate}", f"--accumulate={accumulate}")
         usual = (self._model, self._data, "--threads=1", "--device=cpu", *batch,
                  "--augment=none", f"--name={name}", f"--runs-dir={self._folder / 'runs'}")  # fmt: skip
         options = {"cwd": self._folder, "env": child_environment(OMP_NUM_THREADS="1")}
         started = [
-            self._hosts.start(host, sys.executable, "-m", "paceline", command, *usual, *words, *place, "--rank",
+            self._hosts.start(host, sys.executable, "-m", "paceline", command, *usual, *args, *rendezvous, "--rank",
                               host - 1, **options)
             for host in range(1, ranks + 1)
         ]  # fmt: skip
@@ -93,17 +92,17 @@ class Lab:
 
     def predict(self, run: RunFolder, ranks: int, mbit: int, *more: str) -> dict:
         """Return what the command line says."""
-        words = ["predict", run.path, f"--ranks={ranks}", f"--link={mbit}mbit", "--json", *more]
-        answer = self._hosts.run(1, sys.executable, "-m", "paceline", *words, env=child_environment())
+        args = ["predict", run.path, f"--ranks={ranks}", f"--link={mbit}mbit", "--json", *more]
+        answer = self._hosts.run(1, sys.executable, "-m", "paceline", *args, env=child_environment())
         if answer.returncode:
             raise SystemExit(answer.stderr)
         return json.loads(answer.stdout)
 
     def measure(self, ranks: int, mbit: int, *, accumulate: int = 1) -> float:
-        """Return the median step of a real training, each of whose parts has the images of the profile."""
+        """Return the median step of a real training, each of whose micro-batches has the samples of the profile."""
         steps = f"--steps={WARM_UP + STEPS}"
-        words = ("--log-every=1", "--track=none", "--epochs=1000", "--eval-every=1000", "--save-every=1000", steps)
-        run = self.run("train", f"train-{ranks}-{mbit}", ranks, mbit, *words, accumulate=accumulate)
+        args = ("--log-every=1", "--track=none", "--epochs=1000", "--eval-every=1000", "--save-every=1000", steps)
+        run = self.run("train", f"train-{ranks}-{mbit}", ranks, mbit, *args, accumulate=accumulate)
         seconds = [record["seconds"] for record in read_metrics(run) if record["kind"] == "step"]
         return statistics.median(seconds[WARM_UP:])
 
@@ -130,7 +129,7 @@ def main() -> None:
 def outcomes(lab: Lab, chosen: list[tuple[int, int]], *, pairs: int = 8) -> tuple[float, list[Outcome]]:
     """Profile once, then predict every configuration before it is measured."""
     run = lab.run("profile", "profile", *PROFILED, f"--pairs={pairs}")
-    bandwidth = float(measured_link(read_profile(run)).bandwidth)
+    bandwidth = float(profile_link(read_profile(run)).bandwidth)
     found = []
     for ranks, mbit in chosen:
         answer = lab.predict(run, ranks, mbit)

@@ -1,11 +1,11 @@
-"""What ranks cost: two ranks of ddp beside two processes that know nothing of each other.
+"""What ranks cost: two ranks of ddp beside two independent processes.
 
-    python -m benchmarks.ranks [--rounds 50 | --quick]      # 2 ranks × 1 thread, resnet20, 128 images a rank
+    python -m benchmarks.ranks [--rounds 50 | --quick]      # 2 ranks × 1 thread, resnet20, 128 samples per rank
 
-The same two processes take turns at a few steps as one job and a few as two jobs, so that both meet the machine
-in the same mood, which lasts for seconds. Efficiency is the rate of the one over the mean rate of the others. Two jobs
-that only wait for each other after every step show what of it a machine takes whose cores are not equally fast at all
-times: any synchronous training pays that.
+The same two processes take turns at a few steps as one job and a few as two jobs, so that changes in the speed of the
+machine, which last for seconds, affect both. Efficiency is the rate of the one over the mean rate of the others. Two
+independent jobs with a barrier per step show the part of the cost that any synchronous training pays on a machine whose
+cores are not equally fast at all times.
 """
 
 import argparse
@@ -25,28 +25,28 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.interleave import ratios_of
 from paceline.core.config import Config
-from paceline.core.interval import Interval
+from paceline.core.setting_types import Interval
 from paceline.core.world import World
 from paceline.engine.clock import Clock
 from paceline.engine.job import build_job
 from paceline.engine.loop import Training
-from paceline.engine.rank import open_folder
+from paceline.engine.progress import Progress
+from paceline.engine.rank import open_run_folder
 from paceline.engine.run import Run
-from paceline.engine.state import Progress
 from paceline.parallel.device import hold_memory
 from paceline.parallel.team import Team, join
 
 NEVER = Interval(10**9)
-IMAGES_PER_RANK = 128
+SAMPLES_PER_RANK = 128
 HERE = Path(__file__)
 SHAPES = {"cifar": "images of 3×32×32", "digits": "images of 1×8×8"}
 CPU = torch.device("cpu")
 
 
 def noise(num_ranks: int, *shape: int) -> TensorDataset:
-    """Return an epoch of 20 steps for so many ranks: the length of an epoch is the same for all contenders."""
+    """Return an epoch of 20 steps for `num_ranks` ranks: the length of an epoch is the same for all variants."""
     generator = torch.Generator().manual_seed(0)
-    count = 20 * IMAGES_PER_RANK * num_ranks
+    count = 20 * SAMPLES_PER_RANK * num_ranks
     return TensorDataset(
         torch.rand(count, *shape, generator=generator), torch.randint(0, 10, (count,), generator=generator)
     )
@@ -73,13 +73,13 @@ def job_of(team: Team, data: str, folder: Path) -> Iterator[Callable[[int], None
     """Give a function that trains for a number of steps, with all records on."""
     config = Config(
         model="resnet20", data=f"{HERE}:{data}_{team.world.size}", valid_split=0.0, epochs=10**6,
-        global_batch=team.world.size * IMAGES_PER_RANK,
+        global_batch=team.world.size * SAMPLES_PER_RANK,
         eval_every=NEVER, save_every=NEVER, threads=1, runs_dir=folder, augment="none",
     )  # fmt: skip
     hold_memory()
     progress, clock = Progress(), Clock(alone=team.world.size == 1)
     job = build_job(config, team)
-    run = Run(job, progress, team, open_folder(job, None, team.world), clock=clock)
+    run = Run(job, progress, team, open_run_folder(job, None, team.world), clock=clock)
     training = Training(job, progress, team, run.recorder, clock=clock)
 
     def train(steps: int) -> None:
@@ -93,85 +93,87 @@ def job_of(team: Team, data: str, folder: Path) -> Iterator[Callable[[int], None
                 if progress.step == end:
                     break
 
-    with run.recorder.to(run.trackers(), run.info()):
+    with run.recorder.attached(run.trackers(), run.info()):
         job.model.train()
         yield train
 
 
 def take_part(world: World, folder: Path, *, data: str, steps: int, rounds: int) -> list[tuple[float, ...]]:
-    """Return for each round the images a second of a rank: in one job of two, in one of its own, and there in step."""
+    """Return the samples/s of a rank in each round: in a job of two ranks, alone, and alone with a barrier per step."""
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
         team = stack.enter_context(join(world, CPU))
         together = stack.enter_context(job_of(team, data, folder / f"together-{world.rank}"))
         alone = stack.enter_context(job_of(Team(World(), CPU), data, folder / f"alone-{world.rank}"))
-        meet = partial(team.any, False)  # noqa: FBT003 - a barrier
+        barrier = partial(team.any, False)  # noqa: FBT003 - any collective
 
-        def in_step(steps: int) -> None:
+        def with_barrier(steps: int) -> None:
             for _ in range(steps):
                 alone(1)
-                meet()
+                barrier()
 
-        contenders = (together, alone, in_step)
+        variants = (together, alone, with_barrier)
         found = []
         for number in range(rounds + 1):
             rates = {}
-            for train in contenders[number % 3 :] + contenders[: number % 3]:
-                meet()
+            for train in variants[number % 3 :] + variants[: number % 3]:
+                barrier()
                 start = time.perf_counter()
                 train(steps)
-                rates[train] = steps * IMAGES_PER_RANK / (time.perf_counter() - start)
+                rates[train] = steps * SAMPLES_PER_RANK / (time.perf_counter() - start)
             if number:
-                found.append([rates[train] for train in contenders])
+                found.append([rates[train] for train in variants])
         return [tuple(map(statistics.mean, zip(*both, strict=True))) for both in zip(*team.gather(found), strict=True)]
 
 
 def speed(data: str, *, steps: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as name:
-        words = [sys.executable, "-m", "benchmarks.ranks", data, str(steps), str(rounds), name]
+        command = [sys.executable, "-m", "benchmarks.ranks", data, str(steps), str(rounds), name]
         ranks = [
             subprocess.Popen(
-                [*words, str(rank)], stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+                [*command, str(rank)], stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
             )
             for rank in range(2)
         ]
         outputs = [rank.communicate()[0] for rank in ranks]
         assert not any(rank.returncode for rank in ranks)
     rates = [tuple(map(float, line.split()[1:])) for line in outputs[0].splitlines() if line.startswith("rates ")]
-    together, alone, in_step = zip(*rates, strict=True)
-    print(f"\nresnet20, {IMAGES_PER_RANK} {SHAPES[data]} a rank, 2 ranks × 1 thread, {rounds} rounds of {steps} steps")
-    print(f"  two processes without communication      {statistics.median(alone):8.1f} images/s each")
-    show("the same, but they meet after every step", in_step, alone)
+    together, alone, with_barrier = zip(*rates, strict=True)
+    print(
+        f"\nresnet20, {SAMPLES_PER_RANK} {SHAPES[data]} per rank, 2 ranks × 1 thread, {rounds} rounds of {steps} steps"
+    )
+    print(f"  two processes without communication      {statistics.median(alone):8.1f} samples/s each")
+    show("the same, with a barrier per step", with_barrier, alone)
     show("ddp", together, alone)
-    show("ddp, beside those that meet", together, in_step)
+    show("ddp, beside those with a barrier", together, with_barrier)
 
 
 def show(title: str, rates: tuple[float, ...], others: tuple[float, ...]) -> None:
-    """Print rates as a part of others: by the median of rounds, by the time of all, and at rest.
+    """Print rates as a fraction of others: by the median of rounds, by the time of all, and at rest.
 
-    At rest is the rate that a quarter of the rounds exceed, for both: what is disturbed from outside is slower, never
-    faster.
+    At rest is the rate that a quarter of the rounds exceed, for both: other programs only slow a
+    round down.
     """
-    part = ratios_of(title, rates, others)
+    ratio = ratios_of(title, rates, others)
     whole = sum(1 / rate for rate in others) / sum(1 / rate for rate in rates)
     at_rest = statistics.quantiles(rates, n=4)[2] / statistics.quantiles(others, n=4)[2]
-    middle = f"(middle half {part.low:.3f} … {part.high:.3f})"
-    print(f"  {title:<40} {part.median:8.1f} images/s each, {part.ratio:.3f} {middle}, ", end="")
+    middle = f"(middle half {ratio.low:.3f} … {ratio.high:.3f})"
+    print(f"  {title:<40} {ratio.median:8.1f} samples/s each, {ratio.ratio:.3f} {middle}, ", end="")
     print(f"{whole:.3f} over all rounds, {at_rest:.3f} at rest")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What ranks cost")
-    parser.add_argument("part", nargs="*", help="for its own use: what one of the ranks is to do")
+    parser.add_argument("rank_task", nargs="*", help="internal: the task of one rank")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--quick", dest="rounds", action="store_const", const=2, help="two rounds")
     given = parser.parse_args()
-    if not given.part:
+    if not given.rank_task:
         speed("cifar", steps=2, rounds=given.rounds)
         speed("digits", steps=10, rounds=given.rounds)
         return
-    data, steps, rounds, folder, rank = given.part
-    world = World(rank=int(rank), size=2, told_by="flags", meeting=f"file://{folder}/meet")
+    data, steps, rounds, folder, rank = given.rank_task
+    world = World(rank=int(rank), size=2, launcher="flags", init_method=f"file://{folder}/rendezvous")
     for rates in take_part(world, Path(folder), data=data, steps=int(steps), rounds=int(rounds)):
         print("rates", *rates, flush=True)
 

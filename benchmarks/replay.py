@@ -13,25 +13,27 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.conftest import child_environment
-from tests.lab.hosts import Hosts, why_not
+from lab.environment import child_environment
+from lab.hosts import Hosts, why_not
 
 LONGEST = 300
-WORDS = ("train", "--model", "resnet20", "--data", "digits", "--threads", "1", "--track", "none", "--device", "cpu")
+ARGS = ("train", "--model", "resnet20", "--data", "digits", "--threads", "1", "--track", "none", "--device", "cpu")
 LINKS = {"two hosts, 1 Gbit/s": "1gbit", "two hosts, 100 Mbit/s": "100mbit"}
 
 
 def run_everything(hosts: Hosts, folder: Path, epochs: int) -> list[str]:
-    """Run all configurations and return their labels; the run of a label has its number as its name."""
+    """Run all configurations and return their labels; a run is named after the index of its label."""
     labels = ["one rank", "two ranks, one host", *LINKS]
-    common = [*WORDS, "--epochs", str(epochs)]
+    common = [*ARGS, "--epochs", str(epochs)]
     _run_all(hosts, folder, [[*common, "--name", "0"]])
     _run_all(hosts, folder, [[*common, "--name", "1", "--nproc", "2", "--profile"]])
     for number, rate in enumerate(LINKS.values(), start=2):
         hosts.limit(2, rate)
-        meet = ["--nnodes", "2", "--rendezvous", f"{hosts.address(1)}:{29400 + number}", "--profile"]
+        rendezvous = ["--nnodes", "2", "--rendezvous", f"{hosts.address(1)}:{29400 + number}", "--profile"]
         _run_all(
-            hosts, folder, [[*common, "--name", str(number), *meet, "--node-rank", str(node)] for node in range(2)]
+            hosts,
+            folder,
+            [[*common, "--name", str(number), *rendezvous, "--node-rank", str(node)] for node in range(2)],
         )
         hosts.unlimit(2)
     return labels
@@ -41,7 +43,7 @@ def _run_all(hosts: Hosts, folder: Path, commands: Sequence[Sequence[str]]) -> N
     """Run a command on each of the first hosts and wait for all."""
     options = {"cwd": folder, "env": child_environment()}
     python = [sys.executable, "-m", "paceline"]
-    started = [hosts.start(host, *python, *words, **options) for host, words in enumerate(commands, start=1)]
+    started = [hosts.start(host, *python, *args, **options) for host, args in enumerate(commands, start=1)]
     answers = [process.communicate(timeout=LONGEST) for process in started]
     if any(process.returncode for process in started):
         sys.exit("\n".join(out + err for out, err in answers))
@@ -61,10 +63,10 @@ def main() -> None:
         folder.mkdir()
         labels = run_everything(hosts, folder, options.epochs)
         runs = [str(number) for number in range(len(labels))]
-        named = [word for label in labels for word in ("--label", label)]
+        named = [arg for label in labels for arg in ("--label", label)]
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        words = ["report", *runs, *named, "--out", str(options.out.resolve())]
-        subprocess.run([sys.executable, "-m", "paceline", *words], cwd=folder, env=child_environment(), check=True)
+        args = ["report", *runs, *named, "--out", str(options.out.resolve())]
+        subprocess.run([sys.executable, "-m", "paceline", *args], cwd=folder, env=child_environment(), check=True)
 
 
 if __name__ == "__main__":

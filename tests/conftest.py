@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import paceline
+from lab.environment import child_environment
 from paceline.core.config import Config
 from paceline.records import environment
 from paceline.records.folder import RunFolder
@@ -124,14 +126,14 @@ def one_thread():
 
 @pytest.fixture
 def small_config(tmp_path):
-    """Return settings of a run that takes a tenth of a second and leaves its folder in tmp_path/runs."""
-    return make_small_config(tmp_path / "runs")
+    """Return a function that makes settings of a run of a tenth of a second, whose folder is in tmp_path/runs."""
+    return lambda **settings: make_small_config(tmp_path / "runs", **settings)
 
 
 @pytest.fixture
-def small_run(tmp_path, one_thread):
+def small_run(small_config, one_thread):
     """Return a function that makes such a run, with other settings where they are given, and returns its result."""
-    return lambda **settings: paceline.train(make_small_config(tmp_path / "runs", **settings))
+    return lambda **settings: paceline.train(small_config(**settings))
 
 
 @pytest.fixture(scope="session")
@@ -143,12 +145,12 @@ def finished_run(tmp_path_factory) -> RunFolder:
 
 @pytest.fixture
 def wait_until():
-    """Return a function that polls a condition, and fails when it does not come true in a long while."""
+    """Return a function that polls a condition until it is true, and fails after a timeout."""
 
     def wait(condition, what):
         deadline = time.monotonic() + LONGEST
         while not condition():
-            assert time.monotonic() < deadline, f"waited in vain for: {what}"
+            assert time.monotonic() < deadline, f"timed out waiting for: {what}"
             time.sleep(0.02)
 
     return wait
@@ -173,11 +175,10 @@ def start(elsewhere):
             process.wait(LONGEST)
 
 
-def child_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a process that is to import the same paceline, wherever it works."""
-    return os.environ | {"PYTHONPATH": str(Path(paceline.__file__).parents[1])} | more
-
-
-def make_small_config(runs_dir: Path, **settings) -> Config:
+def small_settings(runs_dir: Path, **settings: Any) -> dict[str, Any]:
     values = {"model": "mlp", "epochs": 2, "threads": 1, "track": (), "device": "cpu", "runs_dir": runs_dir}
-    return Config(**(values | settings))
+    return values | settings
+
+
+def make_small_config(runs_dir: Path, **settings: Any) -> Config:
+    return Config(**small_settings(runs_dir, **settings))

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paceline.commands.launch import launch
-    from paceline.commands.train import train
     from paceline.core.config import Config
     from paceline.core.errors import PacelineError
     from paceline.core.metrics import Score
+    from paceline.engine.entry import train
+    from paceline.launching.launch import launch
     from paceline.records.entries import RunResult
 
     __version__: str
@@ -25,13 +25,13 @@ _HOMES = {
     "PacelineError": "paceline.core.errors",
     "RunResult": "paceline.records.entries",
     "Score": "paceline.core.metrics",
-    "launch": "paceline.commands.launch",
-    "train": "paceline.commands.train",
+    "launch": "paceline.launching.launch",
+    "train": "paceline.engine.entry",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is: the command line has something to start first."""
+    """Import a public name on first use: `paceline --help` needs none of them."""
     if name == "__version__":
         return import_module("importlib.metadata").version("paceline")  # a tenth of a second that few need
     if name not in _HOMES:

@@ -1,1 +1,1 @@
-"""Random cases of `--exact bitwise`, each compared with one rank that nobody killed: to the last bit."""
+"""Random cases of `--exact bitwise`, each compared with an uninterrupted run on one rank, to the last bit."""

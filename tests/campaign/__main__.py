@@ -24,7 +24,7 @@ RESULT = Path(__file__).parents[2] / "docs" / "results" / "campaign.md"
 
 
 def main() -> int:
-    options = read_words()
+    options = read_args()
     every = max(1, options.cases // options.kills) if options.kills else options.cases + 1
     numbers = range(options.cases) if options.only is None else [options.only]
     cases = [make_case(options.seed, number, killed=number % every == 0) for number in numbers]
@@ -46,7 +46,7 @@ def main() -> int:
     return 1 if journal.mismatches else 0
 
 
-def read_words() -> argparse.Namespace:
+def read_args() -> argparse.Namespace:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--cases", type=int, default=200)
     words.add_argument("--kills", type=int, default=50, help="cases in which a rank is killed with SIGKILL")

@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from paceline.core.interval import Interval
+from paceline.core.setting_types import Interval
 from paceline.parallel.exact.bucket import SMALLEST
 
 Moment = Literal["before a step", "in a backward pass", "after an update", "in a save"]
@@ -15,8 +15,8 @@ MODELS = {"plain": f"{OWN}:plain", "dropout": f"{OWN}:dropped", "batch norm": f"
 """By what they have of batch norm and dropout."""
 PIECES = (64, 1024, SMALLEST)
 """Bytes. A whole model fits into the last, so that nothing leaves before the end of a backward pass."""
-IMAGES = 1293
-"""Training images of the digits."""
+NUM_SAMPLES = 1293
+"""Training samples of the digits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def make_case(seed: int, number: int, *, killed: bool) -> Case:
     """Return the case that a seed and a number stand for."""
     random = Random(f"{seed}/{number}")
     global_batch = random.randint(150, 260)
-    steps_per_epoch = -(-IMAGES // global_batch)
+    steps_per_epoch = -(-NUM_SAMPLES // global_batch)
     steps = steps_per_epoch + random.randint(0, 2)  # the last, smaller batch of an epoch is in every case
     save_every = random.randint(1, 3)
     world_size = random.choice([1, 2, 3, 4] if killed else [2, 3, 4])

@@ -1,47 +1,44 @@
-"""Runs a case and its reference in living ranks, and says where they differ."""
+"""Runs a case and its reference in the rank pool, and reports where they differ."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
-from paceline.analysis.contents import compare_contents
+from paceline.compare.contents import compare_contents
+from paceline.compare.sections import read_contents
 from paceline.core.errors import RanksError
-from paceline.engine.contents import read_contents
-from paceline.records.folder import RunFolder
-from paceline.records.reader import read_metrics
 from tests.campaign.cases import Case
-from tests.campaign.inside import live
+from tests.campaign.inside import train_case
 from tests.ranks.pool import RankPool
-
-VARYING = {"images_per_s", "seconds", "phases", "utilisation", "time"}
+from tests.states import untimed_records
 
 
 def check(pool: RankPool, case: Case, folder: Path, *, fault: str | None = None) -> list[str]:
     """Return where the case differs from one rank that nobody killed; nothing when every bit is the same."""
-    reference = pool.of(1).run(live, case.settings(folder / "reference", workers=0))[0]
+    reference = pool.of(1).run(train_case, case.settings(folder / "reference", workers=0))[0]
     settings = case.settings(folder / "case", case.workers)
     try:
         if case.kill is None:
-            found = pool.of(case.world_size).run(live, settings, None, None, fault, case.piece_bytes)[0]
+            found = pool.of(case.world_size).run(train_case, settings, None, None, fault, case.piece_bytes)[0]
         else:
             found = killed_and_resumed(pool, case, folder)
     except RanksError as problem:  # the ranks themselves saw that they differ
         return [problem.message]
-    return differences(Path(reference), Path(found))
+    return unequal(reference, found)
 
 
-def killed_and_resumed(pool: RankPool, case: Case, folder: Path) -> str:
+def killed_and_resumed(pool: RankPool, case: Case, folder: Path) -> Path:
     kill = case.kill
     assert kill is not None
     settings = case.settings(folder / "case", case.workers)
-    pool.of(case.world_size).run_until_death(kill.rank, live, settings, None, kill, None, case.piece_bytes)
+    pool.of(case.world_size).run_until_death(kill.rank, train_case, settings, None, kill, None, case.piece_bytes)
     (run,) = (folder / "case").glob("*/001")
     assert not (run / "checkpoints" / f"step-{case.steps:08d}.json").exists(), "the kill came too late"
     again = case.settings(folder / "case", kill.resume_workers)
-    return pool.of(kill.resume_size).run(live, again, run, None, None, case.piece_bytes)[0]
+    return pool.of(kill.resume_size).run(train_case, again, run, None, None, case.piece_bytes)[0]
 
 
-def differences(first: Path, second: Path) -> list[str]:
+def unequal(first: Path, second: Path) -> list[str]:
     """Return the names of everything that differs: state after the last step, and every loss and score on the way."""
     held = [read_contents(path, runs_dir=path, checkpoint="last") for path in (first, second)]
     compared = compare_contents(*held)
@@ -55,9 +52,8 @@ def differences(first: Path, second: Path) -> list[str]:
 def recorded(folder: Path) -> dict[str, dict[str, Any]]:
     """Return losses and scores by step; after a kill the last word on a step counts."""
     found = {}
-    for record in read_metrics(RunFolder(folder)):
-        facts = {key: value for key, value in record.items() if key not in VARYING}
-        found[f"{record['kind']} {record['step']} {record.get('split', '')}".strip()] = facts
+    for record in untimed_records(folder):
+        found[f"{record['kind']} {record['step']} {record.get('split', '')}".strip()] = record
     return found
 
 

@@ -13,39 +13,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.core.config import Config
-from paceline.core.start import Start
 from paceline.engine import checkpoint, loop
 from paceline.engine.loop import Training
-from paceline.engine.rank import Beginning
-from paceline.engine.signals import StopRequest
 from paceline.parallel.exact import bucket, exchange
-from paceline.parallel.exact.exchange import Halves
-from paceline.parallel.exact.route import Route
+from paceline.parallel.exact.exchange import Halves, Route
 from paceline.parallel.team import Team
-from paceline.records.folder import RunFolder
 from tests.campaign.cases import Kill
+from tests.ranks.runs import train_rank
 
 FLIPPED_STEP = 3
 
 
-def live(
+def train_case(
     team: Team,
     settings: dict[str, Any],
     resume: Path | None = None,
     kill: Kill | None = None,
     fault: str | None = None,
     piece_bytes: int = bucket.SMALLEST,
-) -> str:
+) -> Path:
     """Train as one rank, and return the run folder."""
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     doom = nullcontext() if kill is None or kill.rank != team.world.rank else dying(kill)
     planted = nullcontext() if fault is None else FAULTS[fault](team)
     with doom, planted, replaced(bucket, "SMALLEST", piece_bytes), redirect_stdout(io.StringIO()):
-        beginning = Beginning(Config(**settings), team, Start())
-        result = beginning.run(StopRequest(), None if resume is None else RunFolder(resume))
-    return str(result.folder)
+        return train_rank(team, settings, resume).folder
 
 
 @contextmanager
@@ -73,7 +65,7 @@ def dying(kill: Kill) -> Any:
 
 
 def dying_step(honest: Callable[..., float], kill: Kill) -> Callable[..., float]:
-    def train_step(self: Training, step: int, parts: list[loop.Part]) -> float:
+    def train_step(self: Training, step: int, parts: list[loop.MicroBatch]) -> float:
         if kill.moment == "before a step" and step == kill.step:
             die()
         lr = honest(self, step, parts)
@@ -85,7 +77,7 @@ def dying_step(honest: Callable[..., float], kill: Kill) -> Callable[..., float]
 
 
 def dying_backward(honest: Callable[..., None], step: int) -> Callable[..., None]:
-    def backward(self: Training, part: loop.Part) -> None:
+    def backward(self: Training, part: loop.MicroBatch) -> None:
         assert self.job.reducer is not None
         if self.progress.step == step and len(self.job.reducer._shards) == 1:  # the last shard, whose gradients leave
             parameters = list(self.job.model.parameters())
@@ -132,7 +124,7 @@ def ring(_team: Team) -> Any:
 def two_threads(_team: Team) -> Any:
     honest = Training.train_step
 
-    def train_step(self: Training, step: int, parts: list[loop.Part]) -> float:
+    def train_step(self: Training, step: int, parts: list[loop.MicroBatch]) -> float:
         torch.set_num_threads(2)
         try:
             return honest(self, step, parts)
@@ -145,13 +137,13 @@ def two_threads(_team: Team) -> Any:
 def own_stream(team: Team) -> Any:
     """Let every rank consume random numbers of its own."""
     torch.manual_seed(team.world.rank)
-    return replaced(loop, "seed_streams", lambda _bits, _device, **_which: None)
+    return replaced(loop, "seed_generators", lambda _bits, _device, **_which: None)
 
 
 def flipped_bit(team: Team) -> Any:
     honest = Training.train_step
 
-    def train_step(self: Training, step: int, parts: list[loop.Part]) -> float:
+    def train_step(self: Training, step: int, parts: list[loop.MicroBatch]) -> float:
         lr = honest(self, step, parts)
         if step + 1 == FLIPPED_STEP and team.world.rank == 1:
             weight = next(iter(self.job.model.parameters())).detach().view(-1)
@@ -163,13 +155,13 @@ def flipped_bit(team: Team) -> Any:
 
 def unweighted(team: Team) -> Any:
     """Average the means of unequal shares, as scripts on plain DDP do."""
-    honest = Training.places
+    honest = Training.slices
 
-    def places(self: Training, images: int) -> list[loop.Share]:
-        found = honest(self, images)
+    def places(self: Training, batch_size: int) -> list[loop.BatchSlice]:
+        found = honest(self, batch_size)
         return [part._replace(weight=1 / (team.world.size * len(found))) for part in found]
 
-    return replaced(Training, "places", places)
+    return replaced(Training, "slices", places)
 
 
 FAULTS: dict[str, Callable[[Team], Any]] = {

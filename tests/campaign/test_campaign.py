@@ -8,7 +8,7 @@ import pytest
 from paceline.parallel.exact.reducer import Reducer
 from tests.campaign.cases import PIECES, make_case
 from tests.campaign.check import check
-from tests.campaign.inside import FAULTS, FLIPPED_STEP, live, replaced
+from tests.campaign.inside import FAULTS, FLIPPED_STEP, replaced, train_case
 from tests.ranks.pool import RankPool
 
 SEED = int(os.environ["CAMPAIGN_SEED"])
@@ -44,12 +44,12 @@ def count_early_starts(team, *words):
         honest(self)
 
     with replaced(Reducer, "_start_next", noting):
-        live(team, *words)
+        train_case(team, *words)
     return sum(early)
 
 
 @pytest.mark.parametrize("piece_bytes", PIECES)
-def test_small_pieces_leave_while_the_backward_pass_runs(pool, tmp_path, three_ranks, piece_bytes):
+def test_small_pieces_are_sent_during_the_backward_pass(pool, tmp_path, three_ranks, piece_bytes):
     """So the campaign is about that, too; large ones leave after it."""
     words = (three_ranks.settings(tmp_path, 0), None, None, None, piece_bytes)
     assert [num > 7 for num in pool.of(3).run(count_early_starts, *words)] == [piece_bytes != PIECES[-1]] * 3

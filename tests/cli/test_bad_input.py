@@ -1,4 +1,4 @@
-"""Bad input: each kind gets one message that says what to type next, an exit code, and no traceback."""
+"""Bad input: each kind gets one message with a hint, an exit code, and no traceback."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def refused(answer, folder, message, hint=""):
     assert runs_made(folder) == []
 
 
-def test_the_words_that_the_bad_ones_are_held_against_are_good(train, own, elsewhere):
+def test_the_valid_arguments_that_each_case_changes_are_accepted(train, own, elsewhere):
     assert train(f"--model={own}:good", f"--data={own}:good_data", "--global-batch=18", "--lr=0.1").code == 0
     assert len(runs_made(elsewhere)) == 1
 
@@ -111,7 +111,7 @@ def test_batch_0(run, elsewhere):
 
 
 def test_batch_larger_than_the_data(train, elsewhere):
-    message = "--global-batch 5,000 is larger than the 1,293 training images"
+    message = "--global-batch 5,000 is larger than the 1,293 training samples"
     refused(train("-b", "5000"), elsewhere, message, "use --global-batch 1293 or less")
 
 
@@ -132,37 +132,37 @@ def test_resume_of_nothing(run, own_run):
 def test_resume_of_a_finished_run(run, own_run):
     answer = run("train", "--resume", own_run.path)
     assert (answer.code, answer.message) == (2, f"{own_run.path} has finished: 2 epochs, 22 steps")
-    assert answer.hint == f"to train longer add --epochs 4; to start anew: --config {own_run.config}"
+    assert answer.hint == f"to train longer, add --epochs 4; to start over, use --config {own_run.config}"
 
 
 def test_resume_with_another_model(run, own_run):
     answer = run("train", "--resume", own_run.path, "--model=cnn", "--epochs=3")
     assert (answer.code, answer.message) == (2, f"{own_run.path} was trained with --model mlp, not cnn")
-    assert answer.hint == "drop --model to go on with it, or drop --resume to start another run"
+    assert answer.hint == "drop --model to resume this run, or drop --resume to start another"
 
 
 def test_resume_with_bits_that_another_batch_norm_made(run, own_run):
     answer = run("train", "--resume", own_run.path, "--exact=bitwise", "--epochs=3")
     expected = f"{own_run.path} was trained with --batch-norm local, not ghost, which --exact bitwise needs"
     assert (answer.code, answer.message) == (2, expected)
-    assert answer.hint == "drop --exact to go on with it, or drop --resume to start another run"
+    assert answer.hint == "drop --exact to resume this run, or drop --resume to start another"
 
 
 def test_resume_with_own_model_whose_code_has_changed(run, train, own, write, elsewhere):
     assert train(f"--model={own}:good", "--name=own").code == 0
     assert run("eval", "own").code == 0
     write("my.py", OWN.replace("nn.Linear(64, num_classes)", "nn.Linear(64, 9), nn.Linear(9, num_classes)"))
-    message = f"the checkpoint is of another model: 1.weight is 10×64 in the checkpoint, but is 9×64 in {own}:good"
+    message = f"the checkpoint does not fit the model: 1.weight is 10×64 in the checkpoint, but is 9×64 in {own}:good"
     for words in (["train", "--resume=own", "--epochs=3"], ["eval", "own"]):
         answer = run(*words)
         assert (answer.code, f"paceline: {message}\n" in answer.err) == (2, True)
-        assert answer.hint.startswith("go back to the code it was trained with (code/ in the run folder has copies)")
+        assert answer.hint.startswith("restore the code it was trained with (copies are in code/ in the run folder)")
 
 
 def test_runs_dir_that_cannot_be_written(train, write, elsewhere):
     file = write("taken", "a file, since root may write to any folder")
-    message = f"cannot make a run folder in {file}/digits-mlp: Not a directory"
-    refused(train("--runs-dir", file), elsewhere, message, "choose another place with --runs-dir")
+    message = f"cannot create a run folder in {file}/digits-mlp: Not a directory"
+    refused(train("--runs-dir", file), elsewhere, message, "choose another folder with --runs-dir")
 
 
 def test_own_model_with_the_wrong_number_of_classes(train, own, elsewhere):
@@ -195,7 +195,7 @@ def test_label_out_of_range_that_shows_only_when_it_is_read(train, own, workers)
     assert train(f"--data={own}:good_map", "-b", "18", "--valid-split=0", f"--workers={workers}").code == 0
     answer = train(f"--data={own}:late_label", "-b", "18", "--valid-split=0", f"--workers={workers}")
     assert (answer.code, answer.message) == (2, f"{own}:late_label: item 39 has label 3, but there are 3 classes")
-    assert answer.hint.startswith("labels go from 0 to 2")
+    assert answer.hint.startswith("labels must be between 0 and 2")
 
 
 def test_a_loss_that_is_not_finite(train, run):
@@ -207,7 +207,7 @@ def test_a_loss_that_is_not_finite(train, run):
     assert "FAILED" in run("runs").out
 
 
-def test_a_flag_or_a_word_too_many_or_too_few(run):
+def test_a_superfluous_or_missing_flag_or_argument(run):
     assert run("train", "--epocs=3").message == "Unknown option: --epocs. Did you mean --epochs?"
     assert run("train", "mlp").message == 'train does not take "mlp"'
     assert run("train", "--epochs").message == "--epochs needs a value"

@@ -1,4 +1,4 @@
-"""The command as a user meets it: help without torch, clean pipes, a live terminal, signals."""
+"""The command from the user's side: help without torch, clean pipes, an interactive terminal, signals."""
 
 import json
 import os
@@ -12,10 +12,11 @@ import sys
 import pytest
 import torch
 
+from lab.environment import child_environment
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics, summarise
-from tests.conftest import LONGEST, child_environment
+from tests.conftest import LONGEST
 
 SMALL = ("train", "--model=mlp", "--threads=1", "--track=none")
 
@@ -50,7 +51,7 @@ def test_a_pipe_gets_clean_lines_and_the_run_can_be_read_evaluated_and_repeated(
     assert summarise(folder).state == "FINISHED"
     (test,) = [record for record in read_metrics(folder) if record.get("split") == "test"]
     assert json.loads(run("eval", folder.path, "--json").out) == {
-        key: test[key] for key in ("loss", "top1", "top5", "images")
+        key: test[key] for key in ("loss", "top1", "top5", "samples")
     }
     assert run("train", "--config", folder.config).code == 0
     states = [
@@ -68,7 +69,7 @@ def check_lines(text):
     names = ["run", "device", "world", "data", "batch", "lr", "model"]
     assert [line.split()[0] for line in lines[:7]] == names
     assert "train 1,293 – valid 144 – test 360" in lines[3]
-    speed = r"[\d,.]+ images/s"
+    speed = r"[\d,.]+ samples/s"
     step = rf"step \d+/22  loss \d\.\d{{4}}  acc \d+\.\d\d%  lr [\d.e-]+  {speed}  [\dms. ]+ left"
     score = r"loss \d\.\d{4}  acc \d+\.\d\d%"
     epoch = rf"epoch \d/2  train {score}  \|  valid {score}  top-5 \d+\.\d\d%  \|  {speed}(  \*)?"
@@ -77,19 +78,19 @@ def check_lines(text):
     for line in body:
         assert re.fullmatch(step if line.startswith("step") else epoch, line), line
     assert re.fullmatch(
-        rf"test at step (11|22) \(best checkpoint\): {score}  top-5 \d+\.\d\d%  over 360 images", lines[-2]
+        rf"test at step (11|22) \(best checkpoint\): {score}  top-5 \d+\.\d\d%  over 360 samples", lines[-2]
     )
     assert re.fullmatch(r"finished in [\dms. ]+: best was step \d+ in epoch \d; runs/digits-mlp/001", lines[-1])
 
 
-def test_what_a_trial_leaves_out_is_said_and_can_be_scored_later(train, run):
+def test_samples_that_a_trial_does_not_score_are_reported_and_can_be_scored_later(train, run):
     answer = train("--steps=2")
-    assert "scores   over 256 of 360 test images: the run ends within its first epoch; " in answer.out
-    assert re.search(r"^test at step 2 .*  over 256 of 360 images$", answer.out, re.MULTILINE)
+    assert "scores   over 256 of 360 test samples: the run ends within its first epoch; " in answer.out
+    assert re.search(r"^test at step 2 .*  over 256 of 360 samples$", answer.out, re.MULTILINE)
     (words,) = re.findall(r"paceline (eval \S+) scores all", answer.out)
-    assert run(*words.split()).out.endswith("over 360 images\n")
-    assert json.loads(run("runs", "show", "digits-mlp", "--json").out)["test images"] == 256
-    assert re.search(r"^test images +256$", run("runs", "show", "digits-mlp").out, re.MULTILINE)
+    assert run(*words.split()).out.endswith("over 360 samples\n")
+    assert json.loads(run("runs", "show", "digits-mlp", "--json").out)["test samples"] == 256
+    assert re.search(r"^test samples +256$", run("runs", "show", "digits-mlp").out, re.MULTILINE)
 
 
 def test_a_terminal_gets_a_bar_and_the_lines_that_matter(start):
@@ -102,8 +103,8 @@ def test_a_terminal_gets_a_bar_and_the_lines_that_matter(start):
     assert process.wait(LONGEST) == 0
     assert "━" in text
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    assert re.search(r"epoch 1/2 ━+[╸╺━ ]+ *\d+/11 loss \d\.\d{4}  acc \d+\.\d\d%  [\d,.]+ images/s", seen)
-    assert len(re.findall(r"epoch \d/2  train loss [^\r\n]+images/s", seen)) == 2
+    assert re.search(r"epoch 1/2 ━+[╸╺━ ]+ *\d+/11 loss \d\.\d{4}  acc \d+\.\d\d%  [\d,.]+ samples/s", seen)
+    assert len(re.findall(r"epoch \d/2  train loss [^\r\n]+samples/s", seen)) == 2
     assert "finished in" in seen
     assert "step 2/22" not in seen  # the bar says it
     assert "epoch 0/2" not in seen
@@ -136,7 +137,7 @@ def test_a_signal_to_the_whole_group_stops_saves_and_leaves_no_process(start, ru
     out, err = process.communicate(timeout=LONGEST)
     assert (process.returncode, err) == (code, "")
     stopped = re.fullmatch(
-        r"stopped after step (\d+) of 1100000, saved; to go on: paceline (train --resume runs/digits-mlp/001)",
+        r"stopped after step (\d+) of 1100000, saved; to resume: paceline (train --resume runs/digits-mlp/001)",
         out.splitlines()[-1],
     )
     assert stopped

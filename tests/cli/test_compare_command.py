@@ -1,4 +1,4 @@
-"""`paceline compare`: runs, checkpoints and other people's files, and what the exit code says."""
+"""`paceline compare`: runs, checkpoints and files of other tools, and the exit code."""
 
 import json
 import re
@@ -35,15 +35,15 @@ def write_safetensors(path, state):
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
-def test_a_run_equals_itself_in_every_part(run, own_run):
+def test_a_run_equals_itself_in_every_section(run, own_run):
     answer = run("compare", "demo", own_run.path / "checkpoints" / "last")
     assert (answer.code, answer.err) == (0, "")
     parts = [line.split()[0] for line in answer.out.split("\n\n")[1].splitlines()[2:]]
     assert parts == ["weights", "optimizer", "progress"]
-    assert re.search(r"^equal: all \d+ entries, to the bit$", answer.out, re.MULTILINE)
+    assert re.search(r"^equal: all \d+ entries, bit by bit$", answer.out, re.MULTILINE)
 
 
-def test_two_moments_of_a_run_differ_and_it_says_so(run, own_run):
+def test_two_checkpoints_of_a_run_differ_and_the_difference_is_reported(run, own_run):
     folder = own_run.path / "checkpoints"
     answer = run("compare", folder / "step-00000011.pt", folder / "step-00000022.pt")
     assert answer.code == 1
@@ -72,7 +72,9 @@ def test_the_optimizer_is_compared_too(run, own_run, elsewhere):
     assert "optimizer: linear1.bias.momentum_buffer" in answer.out
 
 
-def test_a_part_that_one_checkpoint_lacks_is_a_difference_but_bare_weights_need_no_optimizer(run, own_run, elsewhere):
+def test_a_section_that_one_checkpoint_lacks_is_a_difference_but_bare_weights_need_no_optimizer(
+    run, own_run, elsewhere
+):
     state = load_checkpoint(own_run.path / "checkpoints" / "step-00000022.pt")
     torch.save(state["model"], elsewhere / "weights.pt")
     torch.save({key: state[key] for key in ("model", "progress")}, elsewhere / "half.pt")
@@ -94,11 +96,8 @@ def test_weights_in_wrappers_and_formats_of_others_are_the_same_weights(run, els
         for words in (("plain.pth", name), (name, "plain.pth")):
             answer = run("compare", *words)
             assert (answer.code, answer.err) == (0, ""), f"{name}: {answer.out}"
-    assert (
-        "every name began with module., which a wrapper puts there: taken off"
-        in run("compare", "plain.pth", "ddp.pth").out
-    )
-    assert "every name began with backbone." in run("compare", "safe.safetensors", "plain.pth").out
+    assert "removed the wrapper's prefix module. of every name" in run("compare", "plain.pth", "ddp.pth").out
+    assert "removed the prefix backbone. of every name" in run("compare", "safe.safetensors", "plain.pth").out
 
 
 def test_a_folder_of_shards_is_one_model(run, elsewhere, state):
@@ -128,7 +127,7 @@ def test_statistics_that_differ_between_ranks_are_explained(run, elsewhere, stat
     assert "batch norm" not in run("compare", "final_model_rank_0.pth", "final_model_rank_1.pth").out
 
 
-def test_shapes_types_missing_names_and_nans_are_told(run, elsewhere, state):
+def test_shapes_types_missing_names_and_nans_are_reported(run, elsewhere, state):
     torch.save(state, "a.pth")
     other = copied(state, extra=torch.ones(2), **{"1.weight": torch.ones(9), "0.bias": state["0.bias"].bfloat16()})
     other["3.weight"][0, 0] = float("nan")
@@ -163,14 +162,14 @@ def test_long_lists_are_cut_and_all_shows_them(run, elsewhere):
     torch.save(first, "a.pth")
     torch.save({name: tensor + 1 for name, tensor in first.items()}, "b.pth")
     short, long = run("compare", "a.pth", "b.pth").out, run("compare", "a.pth", "b.pth", "--all").out
-    assert ("and 28 more: --all" in short, short.count("weights: ")) == (True, 12)
+    assert ("and 28 more; to list them: --all" in short, short.count("weights: ")) == (True, 12)
     assert long.count("weights: ") == 40
 
 
 @pytest.mark.parametrize(
     "words", ["gone.pth", "no-run", "junk.pth", "b.safetensors", "empty.pth", "meta.pth", "a.pth --tolerance=-1", "."]
 )
-def test_what_cannot_be_compared_has_an_exit_code_of_its_own(run, elsewhere, words):
+def test_what_cannot_be_compared_has_a_separate_exit_code(run, elsewhere, words):
     torch.save({"w": torch.ones(2)}, "a.pth")
     torch.save({"lr": 0.1}, "empty.pth")
     torch.save({"w": torch.ones(2, device="meta")}, "meta.pth")
@@ -200,7 +199,7 @@ def test_code_in_a_file_does_not_run(run, elsewhere):
     torch.save({"w": torch.ones(2), "x": Harmful()}, "evil.pth")
     answer = run("compare", "a.pth", "evil.pth")
     assert (answer.code, answer.out) == (2, "")
-    assert "holds code" in answer.message
+    assert "contains code" in answer.message
     assert "state_dict()" in answer.hint
 
 

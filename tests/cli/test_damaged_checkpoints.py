@@ -1,4 +1,4 @@
-"""Damaged checkpoints and full disks: the last good state is used, and the user is told."""
+"""Damaged checkpoints and full disks: the last good state is used, with a warning."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ def test_resume_warns_of_a_damaged_checkpoint_and_uses_the_one_before(run, own_r
     first, second = [line for line in answer.out.splitlines() if line.startswith("warning: ")]
     assert first.startswith(f"warning: {checkpoint(own_run, 22)} ")
     assert problem in first
-    assert first.endswith("; trying the one before it")
+    assert first.endswith("; trying the previous checkpoint")
     assert second == f"warning: continuing from {checkpoint(own_run, 11)}"
     assert "resumed after step 11 of 33" in answer.out
     assert summarise(own_run).state == "FINISHED"
@@ -71,7 +71,7 @@ def test_when_all_checkpoints_are_damaged_the_error_says_so(run, own_run):
     truncate(checkpoint(own_run, 22))
     answer = run("train", "--resume", own_run.path, "--epochs=3")
     assert answer.code == 1
-    assert answer.message == f"{own_run.checkpoints} has no checkpoint to use: none is whole"
+    assert answer.message == f"{own_run.checkpoints} has no usable checkpoint: all are damaged"
     assert answer.hint == "start the run again without --resume"
 
 
@@ -79,7 +79,7 @@ def test_when_there_is_no_checkpoint_the_error_says_so(run, own_run):
     for path in own_run.checkpoints.iterdir():
         path.unlink()
     answer = run("train", "--resume", own_run.path, "--epochs=3")
-    assert (answer.code, answer.message) == (1, f"{own_run.checkpoints} has no checkpoint to use: there is none")
+    assert (answer.code, answer.message) == (1, f"{own_run.checkpoints} has no usable checkpoint: none was saved")
 
 
 def test_a_damaged_checkpoint_is_not_evaluated(run, own_run):
@@ -117,8 +117,8 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_survives(train, run, sm
     folder = RunFolder(disk / "digits-mlp" / "001")
     assert answer.code == 1
     assert answer.message.startswith(f"the disk is full: {checkpoint(folder, 22)} needs more than the ")
-    assert answer.message.endswith("; earlier checkpoints are untouched")
-    assert answer.hint.startswith("make room, then resume")
+    assert answer.message.endswith("; earlier checkpoints are intact")
+    assert answer.hint.startswith("free some space, then resume")
     assert load_checkpoint(checkpoint(folder, 11))["progress"]["step"] == 11
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
         "best", "last", "step-00000011.json", "step-00000011.pt",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline import cli
-from paceline.data.sources.known import Known, Remote
+from paceline.data.sources.published import PublishedSet, Remote
 from tests.data.pictures import write_classes
 
 
@@ -25,11 +25,11 @@ def published(elsewhere, monkeypatch):
     source.parent.mkdir()
     source.write_bytes(b"x" * 3_000_000)
     remote = Remote(file="tiny.bin", md5=None, url=source.as_uri())
-    known = Known(
+    known = PublishedSet(
         name="tiny", title="", num_train=2, num_test=1, num_classes=2, image="1×1×1", download_bytes=3_000_000,
         remotes=(remote,),
     )  # fmt: skip
-    monkeypatch.setattr("paceline.data.shelf._FIND", ((known, known.find),))
+    monkeypatch.setattr("paceline.data.inventory._FIND", ((known, known.find),))
     return source
 
 
@@ -49,11 +49,11 @@ def test_every_set_is_listed_with_where_it_belongs(run):
         "no",
         "there/cifar10",
     ]
-    assert "comes with Paceline" in rows["digits"]
+    assert "ships with Paceline" in rows["digits"]
     assert "folder:PATH" in answer.out
 
 
-def test_the_list_is_what_data_alone_shows(run):
+def test_data_without_a_subcommand_shows_the_list(run):
     assert run("data").out == run("data", "list").out
 
 
@@ -76,7 +76,7 @@ def test_a_set_that_is_there_is_seen(run):
     Path("data/cifar-10-batches-bin").mkdir(parents=True)
     rows = {row["name"]: row for row in map(json.loads, run("data", "list", "--json").out.splitlines())}
     assert rows["cifar10"]["found"] == "data/cifar-10-batches-bin"
-    assert run("data", "fetch", "cifar10").out == "cifar10 is there already: data/cifar-10-batches-bin\n"
+    assert run("data", "fetch", "cifar10").out == "cifar10 is already in data/cifar-10-batches-bin\n"
 
 
 def test_fetching_prints_a_line_at_every_tenth_and_the_next_command(run, published):
@@ -89,8 +89,8 @@ def test_fetching_prints_a_line_at_every_tenth_and_the_next_command(run, publish
     assert Path("data/tiny/tiny.bin").read_bytes() == published.read_bytes()
 
 
-def test_fetching_nothing_is_said(run):
-    assert run("data", "fetch", "digits").out == "digits come with Paceline: there is nothing to fetch\n"
+def test_a_fetch_with_nothing_to_do_is_reported(run):
+    assert run("data", "fetch", "digits").out == "digits ships with Paceline: nothing to fetch\n"
 
 
 def test_a_set_that_asks_for_a_registration_says_what_to_put_where(run):
@@ -112,17 +112,17 @@ def test_a_folder_is_packed_verified_and_trained_on(run, train, pictures, keep):
     assert answer.code == 0
     assert "set.pack: 24 of 24" in answer.out.splitlines()
     assert "set.pack: 24 images" in answer.out
-    assert run("data", "verify", "set.pack").out == "set.pack: 24 images, every checksum is right\n"
+    assert run("data", "verify", "set.pack").out == "set.pack: 24 images, all checksums are correct\n"
     assert train("--data", "packed:set.pack", "--valid-split=0", "--global-batch=4").code == 0
 
 
-def test_a_damaged_pack_is_told(run, pictures):
+def test_a_damaged_pack_is_reported(run, pictures):
     run("data", "pack", f"folder:{pictures}", "set.pack")
     content = bytearray(Path("set.pack").read_bytes())
     content[200] ^= 1
     Path("set.pack").write_bytes(content)
     answer = run("data", "verify", "set.pack")
-    assert (answer.code, answer.message) == (2, "set.pack is damaged: 1 of 24 images with a wrong checksum")
+    assert (answer.code, answer.message) == (2, "set.pack is damaged: 1 of 24 images have a wrong checksum")
 
 
 def test_a_bad_image_stops_packing_or_is_left_out(run, pictures):
@@ -146,7 +146,7 @@ def test_unreadable_images_are_named_counted_and_summed_up(train, pictures):
     answer = train(*words, "--bad-images=skip", "--workers=1")
     assert answer.code == 0
     lines = Path("runs/demo/002/log.txt").read_text().splitlines()
-    told = [line for line in lines if "another of the class" in line]
+    told = [line for line in lines if "using others of the same class instead" in line]
     assert len(told) == 1  # once, though both epochs meet them
     assert told[0].startswith("warning: 2 images could not be decoded")
     assert "pictures/train/cat/0.jpeg, pictures/train/cat/3.jpeg" in told[0]
@@ -168,7 +168,7 @@ def test_a_variable_for_training_does_not_reach_a_flag_of_another_kind(pictures,
     assert cli.run(["eval"], {"PACELINE_RUN": "demo"}) == 2
     assert capsys.readouterr().err.startswith("paceline: eval needs RUN")
     assert cli.run(["recipes"], {"PACELINE_NAME": "demo"}) == 0
-    assert "paceline recipes NAME shows one" in capsys.readouterr().out
+    assert "to show one: paceline recipes NAME" in capsys.readouterr().out
 
 
 def test_a_variable_reaches_every_flag_that_means_the_same(elsewhere, capsys):
@@ -177,7 +177,7 @@ def test_a_variable_reaches_every_flag_that_means_the_same(elsewhere, capsys):
 
 
 def test_a_set_in_memory_is_not_packed(run):
-    assert run("data", "pack", "digits", "set.pack").message.startswith("this data set lives in memory already")
+    assert run("data", "pack", "digits", "set.pack").message.startswith("this data set is always kept in memory")
 
 
 def test_a_folder_is_trained_on_and_its_run_is_named_after_it(train, pictures):
@@ -186,7 +186,7 @@ def test_a_folder_is_trained_on_and_its_run_is_named_after_it(train, pictures):
     assert Path("runs/pictures-mlp").is_dir()
 
 
-def test_a_run_does_not_change_its_augmentation_when_it_goes_on(run, train):
+def test_a_resumed_run_keeps_its_augmentation(run, train):
     train("--augment=crop1,flip", "--name=changed")
     answer = run("train", "--resume=runs/changed", "--augment=none", "--epochs=4")
     assert (answer.code, answer.message) == (2, "runs/changed/001 was trained with --augment crop1,flip, not none")

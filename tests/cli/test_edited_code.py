@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from lab.environment import child_environment
 from paceline.records.folder import RunFolder
-from tests.conftest import child_environment
 
 OWN = """
 from torch import nn

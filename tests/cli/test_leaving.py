@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tests.conftest import LONGEST, child_environment
+from lab.environment import child_environment
+from tests.conftest import LONGEST
 
 SCRIPT = """
 import atexit, os, sys

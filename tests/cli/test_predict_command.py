@@ -1,4 +1,4 @@
-"""`paceline predict` from a paper's line, and what it says when it cannot."""
+"""`paceline predict` from a model spec, and its error messages."""
 
 import json
 
@@ -9,9 +9,9 @@ CLUSTER = ("--ranks=8,64", "--per-node=8", "--link=25gbit", "--intra=nvlink")
 
 
 def test_a_papers_line_gives_two_tables(run):
-    answer = run("predict", *LINE, *CLUSTER, "--images=115M", "--price=2.5")
+    answer = run("predict", *LINE, *CLUSTER, "--samples=115M", "--price=2.5")
     assert answer.code == 0
-    assert "resnet50 with 25.56 M parameters, 0.345 s for 64 images" in answer.out
+    assert "resnet50 with 25.56 M parameters, 0.345 s for 64 samples" in answer.out
     for word in ("efficiency", "exposed", "rule", "break-even link", "time to finish", "cost"):
         assert word in answer.out
 
@@ -26,10 +26,18 @@ def test_programs_get_every_number_with_its_interval(run):
     assert rows[0]["trivial_step"] == pytest.approx(0.345)
 
 
-def test_images_a_second_and_step_time_say_the_same(run):
-    same = ("--model=resnet50", "--images-per-second", str(64 / 0.345), "--per-rank-batch=64")
+def test_samples_per_second_and_step_time_say_the_same(run):
+    same = ("--model=resnet50", "--samples-per-second", str(64 / 0.345), "--per-rank-batch=64")
     first, second = (run("predict", *words, *CLUSTER, "--json").out for words in (LINE, same))
     assert json.loads(first.splitlines()[1])["step"] == pytest.approx(json.loads(second.splitlines()[1])["step"])
+
+
+def test_earlier_names_of_flags_are_still_accepted(run):
+    old, new = ("--images-per-second=360", "--images=115M"), ("--samples-per-second=360", "--samples=115M")
+    shared = ("--model=resnet50", "--per-rank-batch=64", *CLUSTER, "--json")
+    answers = [run("predict", *shared, *words) for words in (old, new)]
+    assert answers[0].code == 0
+    assert answers[0].out == answers[1].out
 
 
 def test_one_of_our_own_models_and_a_bare_size_will_do(run):
@@ -42,33 +50,33 @@ def test_one_of_our_own_models_and_a_bare_size_will_do(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "nothing to predict from"),
+        ((), "no run or model to predict from"),
         (LINE, "--link is not set"),
         ((*LINE, "--link=fast"), 'no link "fast"'),
-        ((*LINE, "--link=0gbit"), "carries nothing"),
+        ((*LINE, "--link=0gbit"), "has no bandwidth"),
         ((*LINE, "--link=1gbit", "--ranks=0"), "--ranks has 0"),
         ((*LINE, "--link=1gbit", "--per-node=0"), "--per-node is 0"),
         ((*LINE, "--link=1gbit", "--latency=soon"), '--latency is "soon"'),
-        ((*LINE, "--link=1gbit", "--images=many"), '--images is "many"'),
+        ((*LINE, "--link=1gbit", "--samples=many"), '--samples is "many"'),
         ((*LINE, "--link=1gbit", "--intra=nvlnk"), "did you mean nvlink"),
         (("--model=resnet5x", "--link=1gbit"), "no model resnet5x"),
         (("--model=resnet50", "--link=1gbit"), "--per-rank-batch is not set"),
-        (("--model=resnet50", "--link=1gbit", "--per-rank-batch=64"), "how fast one device is"),
+        (("--model=resnet50", "--link=1gbit", "--per-rank-batch=64"), "--step-time 0.345 or --samples-per-second 186"),
         (("--parameters=none", *LINE[1:], "--link=1gbit"), '--parameters is "none"'),
         (("--model=resnet50", "--step-time=0", "--per-rank-batch=64", "--link=1gbit"), "more than 0 seconds"),
-        ((*LINE, "--images-per-second=3", "--link=1gbit"), "say the same thing"),
+        ((*LINE, "--samples-per-second=3", "--link=1gbit"), "--step-time cannot be combined with --samples-per-second"),
         ((*LINE, "--link=1gbit", "--global-batch=0"), "--global-batch is 0"),
         (("nowhere",), "nowhere does not exist"),
     ],
 )
-def test_what_makes_no_sense_is_said(run, words, message):
+def test_contradictory_options_are_refused(run, words, message):
     answer = run("predict", *words)
     assert answer.code == 2
     assert message in answer.err
     assert "Traceback" not in answer.err
 
 
-GIVEN = ("--model=resnet50", "--images-per-second=360", "--per-rank-batch=64", "--link=1gbit", "--json")
+GIVEN = ("--model=resnet50", "--samples-per-second=360", "--per-rank-batch=64", "--link=1gbit", "--json")
 
 
 def predicted(run, *words):
@@ -78,12 +86,12 @@ def predicted(run, *words):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4, 32, 1000])
-def test_one_device_has_the_speed_that_was_given_however_many_parts_a_step_has(run, parts):
+def test_one_device_has_the_given_speed_for_any_number_of_micro_batches(run, parts):
     for words in ((), (f"--global-batch={64 * parts}",)):
         one = predicted(run, "--ranks=1", f"--accumulate={parts}", *words)[1]
         assert one["throughput"]["value"] == pytest.approx(360, rel=1e-9)
         assert one["efficiency"]["value"] == 1
-        assert (one["images_per_rank"], one["accumulate"]) == (64 * parts, parts)
+        assert (one["samples_per_rank"], one["accumulate"]) == (64 * parts, parts)
         assert one["trivial_step"] == pytest.approx(one["step"]["value"])
 
 
@@ -95,7 +103,7 @@ def test_accumulating_raises_speed_and_efficiency_on_a_slow_link(run):
             assert few < more < many
         assert answers[2][ranks]["throughput"]["value"] < 360 * ranks
     exchanges = [answer[8]["exposed"]["value"] for answer in answers]
-    assert exchanges == pytest.approx([exchanges[0]] * 3), "one exchange a step, whatever its images"
+    assert exchanges == pytest.approx([exchanges[0]] * 3), "one exchange per step, whatever its samples"
 
 
 def test_the_micro_batches_of_a_step_are_shown(run):

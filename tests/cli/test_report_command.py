@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.commands.report import read_story
+from lab.environment import child_environment
 from paceline.records.folder import RunFolder
-from tests.conftest import LONGEST, child_environment
+from paceline.report.run_data import read_run_data
+from tests.conftest import LONGEST
 
 
 def test_a_real_run_becomes_a_page_in_its_folder(run, own_run):
@@ -21,7 +22,7 @@ def test_a_real_run_becomes_a_page_in_its_folder(run, own_run):
     assert answer.out.startswith(f"{page}  (")
     text = page.read_text()
     assert "demo/001" in text
-    for part in ("Where the time goes", "How it learned", "mlp", "digits", "Learning rate"):
+    for part in ("Where the time goes", "Learning curves", "mlp", "digits", "Learning rate"):
         assert part in text
     assert str(Path.cwd()) not in text
     before = text
@@ -42,22 +43,23 @@ def test_a_benchmark_becomes_a_page(run, own_run, write):
     folder = Path("runs/bench-x/001")
     (folder / "runs" / "single").mkdir(parents=True)
     shutil.copytree(own_run.path, folder / "runs" / "single" / "001")
-    contender = '{"mode": "single", "nodes": 1, "per_node": 1, "scaling": null, "global_batch": 128, "again": %d}'
-    sample = (
-        '{"contender": %d, "round": 0, "images_per_s": 100.0, "step_s": 0.1, "train_loss": 0.5, '
+    variant = '{"mode": "single", "nodes": 1, "per_node": 1, "scaling": null, "global_batch": 128, "again": %d}'
+    measurement = (
+        '{"variant": %d, "round": 0, "samples_per_s": 100.0, "step_s": 0.1, "train_loss": 0.5, '
         '"run": "runs/single/001"}'
     )
     write(
         folder / "bench.json",
         '{"started": 0, "settings": {"model": "mlp", "data": "digits", "global_batch": 128}, "steps": 8, "cut": 2, '
-        f'"repeats": 1, "contenders": [{contender % 0}, {contender % 1}], "samples": [{sample % 0}, {sample % 1}]}}',
+        f'"repeats": 1, "variants": [{variant % 0}, {variant % 1}], '
+        f'"measurements": [{measurement % 0}, {measurement % 1}]}}',
     )
     assert run("report", "bench-x").code == 0
     text = (folder / "report.html").read_text()
-    assert "No winner: fewer than 4 repeats cannot tell speed from luck" in text
+    assert "No winner: fewer than 4 repeats cannot tell speed from noise" in text
     assert "A step, run by run" in text
     answer = run("report", "bench-x", "demo")
-    assert (answer.code, answer.message) == (2, "bench-x is a benchmark and gets a page of its own")
+    assert (answer.code, answer.message) == (2, "bench-x is a benchmark, which cannot be combined with runs")
 
 
 def test_what_cannot_be_drawn_is_explained(run, own_run, write):
@@ -83,6 +85,10 @@ def forget_devices(folder):
     """Make a folder one of those that say how many devices dp had in the words of its mode only."""
     environments = json.loads(folder.environment.read_text())
     assert [environment.pop("num_devices") for environment in environments]
+    for environment in environments:
+        environment["mode"] = re.sub(
+            r"requested, (\d+ devices?) in one process", r"asked for, over \1 of one process", environment["mode"]
+        )
     folder.environment.write_text(json.dumps(environments))
     facts, *records = folder.phases.read_text().splitlines()
     facts = json.loads(facts)
@@ -96,11 +102,11 @@ def test_the_efficiency_of_every_mode_is_that_of_its_devices(run, three_modes, k
     if not knows_devices:
         for folder in folders:
             forget_devices(folder)
-    stories = [read_story(folder, folder.name) for folder in folders]
-    assert [story.num_devices for story in stories] == [1, 2, 2]
+    runs = [read_run_data(folder, folder.name) for folder in folders]
+    assert [run.num_devices for run in runs] == [1, 2, 2]
     assert run("report", "single", "ddp", "dp", "--out=page.html").code == 0
     assert cells("page.html", "world") == ["1 rank", "2 ranks", "2 devices of one process"]
-    seconds = [story.image_seconds or 0.0 for story in stories]
+    seconds = [run.sample_seconds or 0.0 for run in runs]
     speedups = [seconds[0] / own for own in seconds]
     assert cells("page.html", "speed-up") == [f"{speedup:.2f}×" for speedup in speedups]
     expected = [f"{100 * speedup / devices:.0f}%" for speedup, devices in zip(speedups, (1, 2, 2), strict=True)]

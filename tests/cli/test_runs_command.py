@@ -7,7 +7,7 @@ from paceline.records.reader import summarise
 
 
 def test_no_runs_yet_says_how_to_make_one(run):
-    assert run("runs") == (0, "no runs in runs yet; paceline train makes one\n", "")
+    assert run("runs") == (0, "no runs in runs yet; to start one: paceline train\n", "")
 
 
 def test_runs_lists_name_time_model_data_epochs_accuracy_and_state(run, own_run):
@@ -66,8 +66,8 @@ def test_compare_shows_the_settings_that_differ_and_all_results(run, train, own_
         "best valid loss",
         "test acc",
         "test loss",
-        "test images",
-        "images/s",
+        "test samples",
+        "samples/s",
     ]
     value = json.loads(run("runs", "compare", "demo", "slow", "--json").out)
     assert value["settings"]["lr"] == [0.1, 0.01]

@@ -41,9 +41,9 @@ def test_options_of_sbatch_and_lines_of_setup_may_be_repeated(run):
         (("--", "train", "--rank=0", "--world-size=2"), "--rank"),
         (("--", "train", "--nnodes=2", "--rendezvous=a:1"), "--nnodes"),
         (("--ntasks-per-node=2", "--", "train", "--nproc=2"), "--nproc 2"),
-        (("--array=2", "--", "train"), "need a place to meet"),
+        (("--array=2", "--", "train"), "--array needs --rendezvous-file"),
         (("--nodes=0", "--", "train"), "--nodes is 0"),
-        (("--output=%N", "--", "train"), "only Slurm knows"),
+        (("--output=%N", "--", "train"), "only Slurm can fill in"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_submitted(run, words, message):
@@ -53,11 +53,11 @@ def test_mistakes_are_found_before_anything_is_submitted(run, words, message):
     assert answer.out == ""
 
 
-def test_a_machine_without_slurm_is_told_so(run, monkeypatch):
+def test_a_machine_without_slurm_is_reported(run, monkeypatch):
     monkeypatch.setenv("PATH", "")
     answer = run("submit", "--", "train")
     assert answer.code == 1
-    assert "sbatch is not on this machine" in answer.message
+    assert "sbatch was not found on this machine" in answer.message
     assert "--dry-run" in answer.hint
 
 

@@ -50,7 +50,7 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in {"faulty.py", "__pycache__"})
 
 
-def test_bitwise_is_equal_through_world_sizes_and_a_kill_and_leaves_nothing(command, elsewhere):
+def test_bitwise_is_equal_across_world_sizes_and_a_kill_and_leaves_no_files(command, elsewhere):
     answer = command("verify", "--model=cnn", "--exact=bitwise", "--worlds=1,3", "--steps=4", "--shards=4", *QUICK)
     assert answer.code == 0, answer.err
     assert re.search(r"^3 ranks +equal +4 +none$", answer.out, re.MULTILINE), answer.out
@@ -103,7 +103,7 @@ def test_randomness_that_ranks_consume_is_found_in_the_first_step(command, elsew
     answer = command("verify", *words, *QUICK)
     assert answer.code == 1, answer.err
     assert re.search(r"^2 ranks +differs +1 .*step 1, weights linear\.", answer.out, re.MULTILINE), answer.out
-    advice = re.search(r"see all: paceline (compare .*)$", answer.out, re.MULTILINE)
+    advice = re.search(r"to see all differences: paceline (compare .*)$", answer.out, re.MULTILINE)
     assert advice is not None
     assert command(*advice[1].split()).code == 1
     assert left(elsewhere) == ["runs"]
@@ -112,12 +112,12 @@ def test_randomness_that_ranks_consume_is_found_in_the_first_step(command, elsew
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("--worlds=0,1", "--worlds must be different numbers of ranks"),
-        ("--worlds=2,2", "--worlds must be different numbers of ranks"),
-        ("--worlds=1 --kills=0", "one world size and no kill leave nothing to compare"),
+        ("--worlds=0,1", "--worlds must be different world sizes"),
+        ("--worlds=2,2", "--worlds must be different world sizes"),
+        ("--worlds=1 --kills=0", "with one world size and no kill there is nothing to compare"),
         ("--kills=-1", "--kills is -1"),
-        ("--steps=1", "a rank that is killed in the only step leaves nothing to resume"),
-        ("--exact=bitwise --worlds=1,9", "9 ranks cannot share 4 shards"),
+        ("--steps=1", "--steps 1 with --kills leaves no checkpoint to resume from"),
+        ("--exact=bitwise --worlds=1,9", "9 ranks are more than the 4 shards of the batch"),
         ("--exact=bitwise --tolerance=0.1", "--tolerance is 0.1, but --exact bitwise allows none"),
         ("--mode=single", "--mode single is one process at any world size"),
     ],
@@ -131,4 +131,4 @@ def test_a_trial_that_fails_shows_why(command):
     answer = command("verify", "--model=mlp", "--global-batch=9999", "--worlds=1,2", *QUICK)
     assert answer.code == 2
     assert "1 rank: training failed" in answer.err
-    assert "--global-batch 9,999 is larger than the 1,293 training images" in answer.err
+    assert "--global-batch 9,999 is larger than the 1,293 training samples" in answer.err

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from paceline.core.config import Config, flag
-from paceline.core.errors import SettingError
+from paceline.core.config import Config
+from paceline.core.errors import SettingError, flag
 from tests.core.conftest import refusal
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-HELP = "paceline --help, or paceline COMMAND --help, lists what there is"
+HELP = "to list commands and flags: paceline --help, or paceline COMMAND --help"
 PLACES = [
     pytest.param("flag", id="flag"),
     pytest.param("file", id="file"),
@@ -76,8 +76,8 @@ def test_a_bad_type_names_the_place_and_what_was_expected(capsys, file, place, s
         ("lr", "inf", "is inf, but must be a number above 0"),
         ("valid_split", "1", "is 1.0, but must be at least 0 and below 1"),
         ("ema", "-1", "is -1.0, but must be at least 0 and below 1"),
-        ("track", "tensorbord", 'names "tensorbord"'),
-        ("augment", "crop4,flipp", "has no step flipp"),
+        ("track", "tensorbord", 'lists "tensorbord", which is not a tracker'),
+        ("augment", "crop4,flipp", "lists flipp, which is not a step"),
         ("augment", "erase25", "erase25: 25 is not between 0 and 1"),
         ("image_size", "0", "is 0, but must be at least 1"),
         ("name", "a/b", 'is "a/b", which is not a folder name'),
@@ -124,11 +124,11 @@ def test_a_file_that_is_not_there_is_refused(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["--schedule", "milestones"], "--schedule milestones needs to know when", "add --milestones 60,120,160"),
+        (["--schedule", "milestones"], "--schedule milestones needs --milestones", "add --milestones 60,120,160"),
         (["--milestones", "3"], "--milestones is set, but --schedule is cosine", "add --schedule milestones"),
         (
             ["--schedule", "milestones", "--milestones", "5,3"],
-            "--milestones is [5, 3], but must be rising epoch numbers from 1 on",
+            "--milestones is [5, 3], but must be increasing epochs, the first at least 1",
             "",
         ),
         (

@@ -76,7 +76,7 @@ def test_two_files_of_one_name_do_not_mix(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("my.py", "my.py does not say which function to call", "write my.py:build"),
+        ("my.py", "my.py does not name a function", "write my.py:build"),
         ("no.py:build", "no.py does not exist", "looked for /"),
         ("my.py:biuld", "my.py has no function or class biuld", "did you mean build?"),
         ("my.py:number", "my.py has no function or class number", "known: build"),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
-from paceline.core.plan import BatchPlan
 from paceline.core.schedule import SHAPES, LrPlan
 
 STEPS = 10
@@ -16,7 +16,7 @@ STEPS = 10
 
 def lr_plan(epochs=10, batch=128, **settings):
     config = Config(epochs=epochs, global_batch=batch, **settings)
-    return LrPlan.make(config, BatchPlan.make(config, images=batch * STEPS, world_size=1))
+    return LrPlan.make(config, BatchPlan.make(config, num_samples=batch * STEPS, world_size=1))
 
 
 def test_constant_stays():
@@ -68,7 +68,7 @@ def test_cosine_after_warmup_covers_the_rest():
     assert plan.at(60) == pytest.approx(0.5)
 
 
-def test_warmup_may_be_part_of_an_epoch_or_longer_than_the_run():
+def test_warmup_may_be_shorter_than_an_epoch_or_longer_than_the_run():
     assert lr_plan(warmup=0.5).warmup_steps == 5
     longer = lr_plan(warmup=20, epochs=10, lr=1.0, schedule="cosine")
     assert longer.warmup_steps == 100

@@ -10,7 +10,7 @@ from paceline.core.errors import RanksError, StoppedError
 from paceline.core.stopping import STOPPING, handled_by, interruptible, is_still_waiting, wait_interruptibly
 
 
-def test_a_wait_gives_what_it_waited_for():
+def test_a_wait_returns_the_result_of_the_work():
     assert wait_interruptibly(lambda: 42, "waiting") == 42
     assert not is_still_waiting()
 

@@ -22,9 +22,9 @@ def encoded(image, form="JPEG", **options):
 
 def write_classes(root, classes, num=3, size=(40, 50), form="JPEG"):
     """Write a folder per class with a few images in each."""
-    for number, name in enumerate(classes):
+    for class_index, name in enumerate(classes):
         (root / name).mkdir(parents=True, exist_ok=True)
-        for place in range(num):
-            content = encoded(picture(*size, seed=100 * number + place), form)
-            (root / name / f"{place}.{form.lower()}").write_bytes(content)
+        for index in range(num):
+            content = encoded(picture(*size, seed=100 * class_index + index), form)
+            (root / name / f"{index}.{form.lower()}").write_bytes(content)
     return root

@@ -18,7 +18,7 @@ TABLE = 4096
 
 
 @dataclass(frozen=True)
-class Dice:
+class SampleDraws:
     seed: int
     epoch: int
     sample: int
@@ -54,9 +54,9 @@ def planes(image):
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def crop(image, dice, *, padding, reflect=False):
+def crop(image, draws, *, padding, reflect=False):
     width, height = image.size
-    top, left = (below(2 * padding + 1, half) for half in dice.halves(Purpose.CROP))
+    top, left = (below(2 * padding + 1, half) for half in draws.halves(Purpose.CROP))
     if not reflect:
         wide = ImageOps.expand(image, border=padding, fill=0)
         return wide.crop((left, top, left + width, top + height))
@@ -68,71 +68,71 @@ def crop(image, dice, *, padding, reflect=False):
     return result
 
 
-def _bounce(place, size):
-    place = abs(place)
-    return place if place < size else 2 * (size - 1) - place
+def _bounce(position, size):
+    position = abs(position)
+    return position if position < size else 2 * (size - 1) - position
 
 
-def flip(image, dice):
-    return ImageOps.mirror(image) if dice.bits(Purpose.FLIP) >> 63 else image
+def flip(image, draws):
+    return ImageOps.mirror(image) if draws.bits(Purpose.FLIP) >> 63 else image
 
 
-def alternating_flip(image, dice):
-    first = mix(dice.seed, Purpose.FLIP, 0, dice.sample) >> 63
-    return ImageOps.mirror(image) if (first + dice.epoch) % 2 else image
+def alternating_flip(image, draws):
+    first = mix(draws.seed, Purpose.FLIP, 0, draws.sample) >> 63
+    return ImageOps.mirror(image) if (first + draws.epoch) % 2 else image
 
 
 def log_uniform(quantile, low, high):
     return exp(log(low) + (log(high) - log(low)) * quantile)
 
 
-def box(size, dice, smallest):
+def box(size, draws, smallest):
     """Return left, top, width, height of the resized crop."""
     width, height = size
     for attempt in range(10):
-        half, *_ = dice.halves(Purpose.RESIZED_CROP, 0, attempt)
-        *_, quarter = dice.quarters(Purpose.RESIZED_CROP, 0, attempt)
+        half, *_ = draws.halves(Purpose.RESIZED_CROP, 0, attempt)
+        *_, quarter = draws.quarters(Purpose.RESIZED_CROP, 0, attempt)
         area = width * height * (smallest + (1 - smallest) * half / 2**32)
         ratio = log_uniform(quantile(quarter), 3 / 4, 4 / 3)
         w, h = round(sqrt(area * ratio)), round(sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            upper, lower = dice.halves(Purpose.RESIZED_CROP, 1)
+            upper, lower = draws.halves(Purpose.RESIZED_CROP, 1)
             return below(width - w + 1, lower), below(height - h + 1, upper), w, h
     h, w = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-def resized_crop(image, dice, smallest=0.08):
-    left, top, width, height = box(image.size, dice, smallest)
-    part = image.crop((left, top, left + width, top + height))
-    return part.resize(image.size, Image.Resampling.BICUBIC)
+def resized_crop(image, draws, smallest=0.08):
+    left, top, width, height = box(image.size, draws, smallest)
+    cropped = image.crop((left, top, left + width, top + height))
+    return cropped.resize(image.size, Image.Resampling.BICUBIC)
 
 
-def jitter(image, dice, *, kind, strength):
+def jitter(image, draws, *, kind, strength):
     enhancer, purpose = {
         "brightness": (ImageEnhance.Brightness, Purpose.BRIGHTNESS),
         "contrast": (ImageEnhance.Contrast, Purpose.CONTRAST),
         "saturation": (ImageEnhance.Color, Purpose.SATURATION),
     }[kind]
     low = max(0.0, 1 - strength)
-    return enhancer(image).enhance(low + (1 + strength - low) * dice.halves(purpose)[0] / 2**32)
+    return enhancer(image).enhance(low + (1 + strength - low) * draws.halves(purpose)[0] / 2**32)
 
 
 COLOUR_OPS = 10
 """Operations of RandAugment with a smaller number than this are exact; the others interpolate."""
 
 
-def rand_choice(dice, layer):
+def rand_choice(draws, layer):
     """Return the operation of a layer, or None."""
-    chance, op, *_ = dice.quarters(Purpose.RAND, layer)
+    chance, op, *_ = draws.quarters(Purpose.RAND, layer)
     return None if chance >= 0.5 * 2**16 else op * 15 >> 16
 
 
-def rand_layer(image, dice, layer, *, magnitude=9.0, spread=0.5, increasing=True, fill):
-    op = rand_choice(dice, layer)
+def rand_layer(image, draws, layer, *, magnitude=9.0, spread=0.5, increasing=True, fill):
+    op = rand_choice(draws, layer)
     if op is None:
         return image
-    *_, strength, side = dice.quarters(Purpose.RAND, layer)
+    *_, strength, side = draws.quarters(Purpose.RAND, layer)
     scattered = magnitude + spread * NormalDist().inv_cdf(quantile(strength))
     level = min(10.0, max(0.0, scattered)) / 10
     sign = -1 if side >= 2**15 else 1
@@ -178,14 +178,14 @@ def normalised(planes_, mean, std):
     return result
 
 
-def erase(values, dice, chance):
+def erase(values, draws, chance):
     channels, height, width = values.shape
-    if dice.halves(Purpose.ERASE, 0)[0] / 2**32 >= chance:
+    if draws.halves(Purpose.ERASE, 0)[0] / 2**32 >= chance:
         return values
     result = values.copy()
     for attempt in range(10):
-        half, *_ = dice.halves(Purpose.ERASE, 2, attempt)
-        *_, quarter = dice.quarters(Purpose.ERASE, 2, attempt)
+        half, *_ = draws.halves(Purpose.ERASE, 2, attempt)
+        *_, quarter = draws.quarters(Purpose.ERASE, 2, attempt)
         area = (0.02 + (1 / 3 - 0.02) * half / 2**32) * height * width
         aspect = log_uniform(quantile(quarter), 0.3, 1 / 0.3)
         h, w = round(sqrt(area * aspect)), round(sqrt(area / aspect))
@@ -193,15 +193,15 @@ def erase(values, dice, chance):
             break
     else:
         return result
-    upper, lower = dice.halves(Purpose.ERASE, 1)
+    upper, lower = draws.halves(Purpose.ERASE, 1)
     top, left = below(height - h + 1, upper), below(width - w + 1, lower)
-    key = dice.bits(Purpose.ERASE_NOISE)
+    key = draws.bits(Purpose.ERASE_NOISE)
     for y in range(top, top + h):
         for x in range(left, left + w):
             bits = mix_after_zero(key + y * width + x)
             for plane in range(channels):
-                place = (bits >> (12 * plane)) & (TABLE - 1)
-                result[plane, y, x] = NormalDist().inv_cdf((place + 0.5) / TABLE)
+                index = (bits >> (12 * plane)) & (TABLE - 1)
+                result[plane, y, x] = NormalDist().inv_cdf((index + 0.5) / TABLE)
     return result
 
 
@@ -210,9 +210,9 @@ def mix_after_zero(value):
     return mix(value % 2**64)
 
 
-def cutout(values, dice, size):
+def cutout(values, draws, size):
     _, height, width = values.shape
-    upper, lower = dice.halves(Purpose.CUTOUT)
+    upper, lower = draws.halves(Purpose.CUTOUT)
     top, left = below(height, upper) - size // 2, below(width, lower) - size // 2
     result = values.copy()
     for y in range(max(0, top), min(height, top + size)):
@@ -221,21 +221,21 @@ def cutout(values, dice, size):
     return result
 
 
-def partner(dice, pool):
-    return below(pool, dice.halves(Purpose.MIX, 0)[0])
+def partner(draws, pool):
+    return below(pool, draws.halves(Purpose.MIX, 0)[0])
 
 
-def mixup(values, other, dice, alpha):
+def mixup(values, other, draws, alpha):
     """Return the blend and the share of the first image."""
-    share = np.float32(beta_table(alpha)[dice.quarters(Purpose.MIX, 0)[2] >> 4])
+    share = np.float32(beta_table(alpha)[draws.quarters(Purpose.MIX, 0)[2] >> 4])
     return values * share + other * (np.float32(1) - share), share
 
 
-def cutmix(values, other, dice, alpha):
+def cutmix(values, other, draws, alpha):
     _, height, width = values.shape
-    extent = sqrt(1 - beta_table(alpha)[dice.quarters(Purpose.MIX, 0)[2] >> 4])
+    extent = sqrt(1 - beta_table(alpha)[draws.quarters(Purpose.MIX, 0)[2] >> 4])
     h, w = int(extent * height), int(extent * width)
-    upper, lower = dice.halves(Purpose.MIX, 1)
+    upper, lower = draws.halves(Purpose.MIX, 1)
     top, left = below(height, upper) - h // 2, below(width, lower) - w // 2
     result, taken = values.copy(), 0
     for y in range(max(0, top), min(height, top + h)):

@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from paceline.core.config import Config
 from paceline.core.errors import DataError, SettingError
 from paceline.data.catalog import open_data, split_data
-from paceline.data.decoded import Decoded
-from paceline.data.memory import InMemory
-from paceline.data.order import spread_ids
-from paceline.data.pack import PackOptions, pack
-from paceline.data.sources.folder import ImageOptions, open_folder
+from paceline.data.in_memory import InMemory
+from paceline.data.on_demand import OnDemand
+from paceline.data.pack_writer import PackOptions, write_pack
+from paceline.data.sources.image_folder import ImageOptions, open_image_folder
 from tests.data.pictures import write_classes
 
 IDS = np.arange(6)
@@ -22,8 +19,8 @@ IDS = np.arange(6)
 @pytest.fixture
 def pictures(tmp_path):
     """Return a folder with two classes of small photographs."""
-    for part in ("train", "test"):
-        write_classes(tmp_path / "pictures" / part, ["cat", "dog"], num=4)
+    for split in ("train", "test"):
+        write_classes(tmp_path / "pictures" / split, ["cat", "dog"], num=4)
     return tmp_path / "pictures"
 
 
@@ -66,14 +63,14 @@ def test_what_to_do_about_bad_images_reaches_the_folder(pictures):
     with pytest.raises(DataError, match="cannot be decoded"):
         open_data(Config(**settings)).train.fetch(IDS, None)
     train = open_data(Config(**settings, bad_images="skip")).train
-    assert isinstance(train, Decoded)
+    assert isinstance(train, OnDemand)
     assert len(train.fetch(IDS, None).images) == 6
     assert len(train.unreadable()) == 1
 
 
 def test_a_pack_gives_what_its_folder_gives(pictures, tmp_path):
     file = tmp_path / "set.pack"
-    pack(open_folder(pictures, ImageOptions(size=16)), file, PackOptions(size=None), lambda *_: None)
+    write_pack(open_image_folder(pictures, ImageOptions(size=16)), file, PackOptions(size=None), lambda *_: None)
     batches = [
         open_data(Config(data=name, image_size=16)).train.fetch(IDS, 2)
         for name in (f"folder:{pictures}", f"packed:{file}")
@@ -105,17 +102,17 @@ def test_an_unknown_name_is_answered_with_the_nearest(name, hint):
 
 
 def test_a_folder_without_a_path_is_refused():
-    with pytest.raises(DataError, match="does not say where"):
+    with pytest.raises(DataError, match="has no path"):
         open_data(Config(data="folder:", name="x"))
 
 
 def test_a_size_is_refused_for_images_that_have_one():
-    with pytest.raises(SettingError, match=r"^--image-size is set, but the images of digits have a size of their own"):
+    with pytest.raises(SettingError, match=r"^--image-size is set, but the images of digits have a fixed size"):
         open_data(Config(image_size=32))
 
 
 def test_a_policy_is_refused_for_data_that_augments_itself():
-    with pytest.raises(SettingError, match=r"^--augment is crop4, but my.py:build changes its images itself"):
+    with pytest.raises(SettingError, match=r"^--augment is crop4, but my.py:build augments its images itself"):
         open_data(Config(data="my.py:build", augment="crop4"))
 
 
@@ -126,21 +123,3 @@ def test_nothing_is_chosen_where_nothing_is_held_out(monkeypatch):
     splits = split_data(data, valid_split=0)
     assert (splits.train, splits.valid, splits.test) == (data.train, data.test, data.test)
     assert splits.valid_is_test
-
-
-@given(st.integers(1, 10**12), st.integers(1, 3000))
-def test_images_that_are_scored_stand_one_in_each_stretch(images, number):
-    number = min(number, images)
-    ids = spread_ids(images=images, number=number)
-    ends = [place * images // number for place in range(number + 1)]
-    assert all(start <= one < end for start, one, end in zip(ends[:-1], ids.tolist(), ends[1:], strict=True))
-
-
-def test_all_images_are_scored_in_their_order():
-    assert spread_ids(images=1000, number=1000).tolist() == list(range(1000))
-
-
-@pytest.mark.parametrize("labels", [np.arange(50_000) % 10, np.arange(50_000) // 5_000], ids=["in turn", "sorted"])
-def test_some_images_have_every_class_about_as_often_as_all_have(labels):
-    counts = np.bincount(labels[spread_ids(images=50_000, number=2_500)], minlength=10)
-    assert counts.min() > 200, counts

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import DataError
-from paceline.data.fetch import download, fetch, unpack
-from paceline.data.sources.known import Known, Remote
+from paceline.data.fetch import download, fetch_files, unpack
+from paceline.data.sources.published import PublishedSet, Remote
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -81,7 +81,7 @@ def remote(address, **changes):
 
 
 def known(*remotes, name="things"):
-    return Known(
+    return PublishedSet(
         name=name, title="", num_train=1, num_test=1, num_classes=1, image="", download_bytes=0, remotes=remotes
     )
 
@@ -98,16 +98,16 @@ def tarball(entries):
 
 def test_a_download_is_checked_reported_and_not_repeated(server, tmp_path):
     behaviour, address = server
-    told = []
-    path = download(remote(address), tmp_path, lambda *news: told.append(news))
+    reported = []
+    path = download(remote(address), tmp_path, lambda *values: reported.append(values))
     assert path.read_bytes() == CONTENT
-    assert told[-1] == ("file.bin", len(CONTENT), len(CONTENT))
-    assert [have for _, have, _ in told] == sorted(have for _, have, _ in told)
+    assert reported[-1] == ("file.bin", len(CONTENT), len(CONTENT))
+    assert [have for _, have, _ in reported] == sorted(have for _, have, _ in reported)
     download(remote(address), tmp_path, silent)
     assert len(behaviour.requests) == 1
 
 
-def test_a_cut_connection_is_continued_where_it_stopped(server, tmp_path):
+def test_a_cut_connection_is_resumed_where_it_stopped(server, tmp_path):
     behaviour, address = server
     behaviour.cut_after = [100_000, 50_000]
     assert download(remote(address), tmp_path, silent).read_bytes() == CONTENT
@@ -158,7 +158,7 @@ def test_offline_the_message_names_file_md5_and_folder(tmp_path):
 def test_a_connection_that_keeps_breaking_keeps_what_came(server, tmp_path):
     behaviour, address = server
     behaviour.cut_after = [1000] * 10
-    with pytest.raises(DataError, match="5 kB are kept and will be continued"):
+    with pytest.raises(DataError, match="5 kB are kept; the next call resumes"):
         download(remote(address), tmp_path, silent)
     assert (tmp_path / "file.bin.partial").read_bytes() == CONTENT[:5000]
 
@@ -179,11 +179,11 @@ def archive_remote(behaviour, address, content):
 def test_an_archive_is_unpacked_beside_and_renamed(server, tmp_path):
     behaviour, address = server
     source = known(archive_remote(behaviour, address, tarball({"set/a": b"1", "set/deep/b": b"2"})))
-    home = fetch(source, tmp_path, silent)
+    home = fetch_files(source, tmp_path, silent)
     assert home == tmp_path / "things"
     assert (home / "set" / "deep" / "b").read_bytes() == b"2"
     assert not [path for path in home.iterdir() if path.name.startswith(".unpacking")]
-    fetch(source, tmp_path, silent)
+    fetch_files(source, tmp_path, silent)
     assert len(behaviour.requests) == 1
 
 
@@ -193,7 +193,7 @@ def test_an_unpacking_that_was_interrupted_is_done_again(server, tmp_path):
     (tmp_path / "things" / ".unpacking-set.tar.gz" / "set").mkdir(parents=True)
     (tmp_path / "things" / "set").mkdir()
     (tmp_path / "things" / "set" / "a").write_bytes(b"half")
-    home = fetch(source, tmp_path, silent)
+    home = fetch_files(source, tmp_path, silent)
     assert {path.name: path.read_bytes() for path in (home / "set").iterdir()} == {"a": b"1", "b": b"2"}
 
 
@@ -221,13 +221,13 @@ def test_a_damaged_archive_leaves_nothing_half_unpacked(tmp_path):
 FETCHER = """
 import sys
 from pathlib import Path
-from paceline.data.fetch import fetch
-from paceline.data.sources.known import Known, Remote
+from paceline.data.fetch import fetch_files
+from paceline.data.sources.published import PublishedSet, Remote
 url, md5, folder = sys.argv[1:]
 remote = Remote(file="set.tar.gz", md5=md5, url=url, unpacks_to="set")
-source = Known(name="things", title="", num_train=1, num_test=1, num_classes=1, image="", download_bytes=0,
+source = PublishedSet(name="things", title="", num_train=1, num_test=1, num_classes=1, image="", download_bytes=0,
                remotes=(remote,))
-print((fetch(source, Path(folder), lambda *_: None) / "set" / "a").read_text())
+print((fetch_files(source, Path(folder), lambda *_: None) / "set" / "a").read_text())
 """
 
 
@@ -243,8 +243,8 @@ def test_of_many_processes_exactly_one_fetches_and_the_others_wait(server, tmp_p
 HOLDER = """
 import sys, time
 from pathlib import Path
-from paceline.data.fetch import only_one
-with only_one(Path(sys.argv[1])):
+from paceline.records.writer import locked
+with locked(Path(sys.argv[1])):
     print("holding", flush=True)
     time.sleep(600)
 """
@@ -262,10 +262,10 @@ def test_a_fetcher_that_was_killed_does_not_block_the_next(server, tmp_path):
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
     source = known(archive_remote(behaviour, address, tarball({"set/a": b"1"})))
-    assert (fetch(source, tmp_path, silent) / "set" / "a").read_bytes() == b"1"
+    assert (fetch_files(source, tmp_path, silent) / "set" / "a").read_bytes() == b"1"
 
 
 def test_a_set_that_needs_a_registration_names_its_page(tmp_path):
     source = known(Remote(file="x.tar", md5="0" * 32, url=None))
     with pytest.raises(DataError, match="things is not in"):
-        fetch(source, tmp_path, silent)
+        fetch_files(source, tmp_path, silent)

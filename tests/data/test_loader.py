@@ -2,7 +2,7 @@
 
 import gc
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ import torch
 
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.augment.policy import parse_policy
-from paceline.data.loader import grouped, load_batches
-from paceline.data.memory import GROUP_PIXELS, InMemory
+from paceline.data.in_memory import InMemory
+from paceline.data.loader import group_requests, load_batches
 from paceline.data.split import Batch, Ids, Subset
 
 RICH = "resized-crop,flip,rand-m9-mstd0.5-inc1,erase0.5,mixup0.4,cutmix1.0"
@@ -32,7 +32,7 @@ def some_images(num=900, size=16, policy=RICH):
 def some_requests(num=900, epochs=(4, 5, None)):
     """Return ragged batches of two epochs, then an evaluation."""
     ends = np.cumsum(SIZES)
-    orders = [np.random.default_rng(number).permutation(num) for number in range(len(epochs))]
+    orders = [np.random.default_rng(seed).permutation(num) for seed in range(len(epochs))]
     return [
         (order[end - size : end], epoch)
         for order, epoch in zip(orders, epochs, strict=True)
@@ -55,7 +55,7 @@ def test_grouped_batches_equal_those_fetched_alone(workers, held_out):
     images = some_images()
     split = Subset(images, np.arange(0, 900)[::-1].copy()) if held_out else images
     requests = some_requests()
-    assert split.group == 512
+    assert split.group_size == 512
     batches = list(load_batches(split, requests, workers=workers, pin=False))
     assert len(batches) == len(requests)
     for batch, (ids, epoch) in zip(batches, requests, strict=True):
@@ -70,21 +70,15 @@ def test_the_comparison_would_notice_an_image_out_of_place():
 
 
 def test_a_group_stays_within_its_limit_and_its_epoch():
-    groups = list(grouped(some_requests(), 512))
+    groups = list(group_requests(some_requests(), 512))
     assert [[len(ids) for ids, _ in group] for group in groups] == [[128, 128, 128, 100], [300, 1, 60]] * 3
     assert [{epoch for _, epoch in group} for group in groups] == [{4}, {4}, {5}, {5}, {None}, {None}]
 
 
 def test_a_batch_larger_than_a_group_is_fetched_alone():
     requests = [(np.arange(700), 0), (np.arange(10), 0), (np.arange(700), 0)]
-    assert [len(group) for group in grouped(requests, 512)] == [1, 1, 1]
-    assert list(grouped([], 512)) == []
-
-
-def test_large_images_make_small_groups():
-    large = some_images(num=2, size=512)
-    assert 1 <= large.group <= GROUP_PIXELS // (3 * 512 * 512)
-    assert replace(large, augmentation=None).group == 1
+    assert [len(group) for group in group_requests(requests, 512)] == [1, 1, 1]
+    assert list(group_requests([], 512)) == []
 
 
 @dataclass
@@ -106,7 +100,7 @@ def test_other_splits_are_asked_batch_by_batch():
     batches = load_batches(split, [(np.arange(4), 0)] * 3, workers=0, pin=False)
     next(batches)
     assert split.asked == [4]
-    assert Subset(split, np.arange(10)).group == 1
+    assert Subset(split, np.arange(10)).group_size == 1
 
 
 class Remains:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONGEST, child_environment
+from lab.environment import child_environment
+from tests.conftest import LONGEST
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)

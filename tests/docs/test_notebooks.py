@@ -10,9 +10,10 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from lab.environment import child_environment
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
-from tests.conftest import LONGEST, child_environment
+from tests.conftest import LONGEST
 from tests.launching.conftest import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,7 +38,7 @@ def execute(elsewhere, monkeypatch):
 
 
 def accuracy(text: str) -> str:
-    (line,) = re.findall(r"^test accuracy .* over 360 images$", text, re.MULTILINE)
+    (line,) = re.findall(r"^test accuracy .* over 360 samples$", text, re.MULTILINE)
     return line
 
 
@@ -45,7 +46,7 @@ def test_main_and_worker_train_one_model_and_show_one_result(execute):
     port = free_port()
     with ThreadPoolExecutor() as both:
         worker, main = both.map(execute, ("worker", "main"), (port, port))
-    assert "2 ranks, told by torchrun" in main
+    assert "2 ranks, started by torchrun" in main
     assert "epoch 2/2" in main
     assert f"node 1 joins node 0 at 127.0.0.1:{port}" in worker
     assert accuracy(main) == accuracy(worker)
@@ -55,7 +56,7 @@ def test_main_and_worker_train_one_model_and_show_one_result(execute):
 
 
 @pytest.mark.long
-def test_notebooks_with_different_settings_are_told_which_one_differs(execute):
+def test_notebooks_with_different_settings_are_refused_with_the_setting_that_differs(execute):
     port = free_port()
     with ThreadPoolExecutor() as both:
         attempts = [

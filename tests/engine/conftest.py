@@ -1,11 +1,12 @@
+"""What the tests of the engine share: a model that sends its own process a signal, and one thread."""
+
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from paceline.core.config import Config
-from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.core.world import World
+from paceline.parallel.team import Team
 
 PLUGIN = '''
 import os, signal, torch
@@ -46,41 +47,12 @@ def plugin(tmp_path: Path) -> str:
     return f"{path}:Signals"
 
 
-@pytest.fixture
-def quick(tmp_path: Path):
-    """Return settings for a run of a second or two."""
-
-    def make(**settings: Any) -> Config:
-        usual = {"model": "mlp", "epochs": 2, "threads": 1, "runs_dir": tmp_path / "runs", "track": ()}
-        return Config(**(usual | settings))
-
-    return make
-
-
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def always_one_thread(one_thread):
+    """Compute with one thread in every test of this folder."""
 
 
-def final_state(folder: Path) -> dict[str, Any]:
-    """Return the last checkpoint of a run without what names the run itself."""
-    state = load_checkpoint(Checkpoints(folder / "checkpoints", keep=1).named("last"))
-    return {key: value for key, value in state.items() if key != "config"}
-
-
-def differences(first: Any, second: Any, path: str = "") -> list[str]:
-    """Return where two states differ, to the last bit."""
-    if isinstance(first, torch.Tensor):
-        same = first.dtype == second.dtype and first.shape == second.shape and torch.equal(first, second)
-        return [] if same else [path]
-    if isinstance(first, dict):
-        if first.keys() != second.keys():
-            return [f"{path}: {sorted(map(str, first.keys() ^ second.keys()))}"]
-        return [found for key in first for found in differences(first[key], second[key], f"{path}/{key}")]
-    if isinstance(first, list | tuple):
-        pairs = enumerate(zip(first, second, strict=True))
-        return [found for place, pair in pairs for found in differences(*pair, f"{path}/{place}")]
-    return [] if first == second else [f"{path}: {first} != {second}"]
+@pytest.fixture
+def alone() -> Team:
+    """Return the team of a lone rank."""
+    return Team(World(), torch.device("cpu"))

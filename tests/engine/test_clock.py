@@ -5,7 +5,8 @@ import time
 import pytest
 import torch
 
-from paceline.engine.clock import BACKWARD, COPY, DATA, EXCHANGE, FORWARD, LAPS, START, UPDATE, Clock, DeviceClock
+from paceline.engine.clock import BACKWARD, COPY, DATA, FORWARD, GRAD_SYNC, START, UPDATE, Clock, DeviceClock
+from paceline.records.phases import CLOCK_PHASES
 
 
 class FakeDevice:
@@ -34,8 +35,8 @@ class FakeDevice:
         return Event()
 
 
-def laps(clock):
-    return {name: round(seconds, 6) for name, seconds in zip(LAPS, clock.totals(), strict=True) if seconds > 0}
+def phases_of(clock):
+    return {name: round(seconds, 6) for name, seconds in zip(CLOCK_PHASES, clock.totals(), strict=True) if seconds > 0}
 
 
 def test_a_device_that_is_behind_hides_the_wait_for_data():
@@ -43,11 +44,11 @@ def test_a_device_that_is_behind_hides_the_wait_for_data():
     clock = DeviceClock(device.event)
     for _ in range(3):
         device.host += 0.5
-        clock.lap(DATA)
-        for seconds, phase in ((1, FORWARD), (2, BACKWARD), (0.25, EXCHANGE), (0.75, UPDATE)):
+        clock.end_phase(DATA)
+        for seconds, phase in ((1, FORWARD), (2, BACKWARD), (0.25, GRAD_SYNC), (0.75, UPDATE)):
             device.work(seconds)
-            clock.lap(phase)
-    assert laps(clock) == {"data": 0.5, "forward": 3, "backward": 6, "exchange": 0.75, "update": 2.25}
+            clock.end_phase(phase)
+    assert phases_of(clock) == {"data": 0.5, "forward": 3, "backward": 6, "grad_sync": 0.75, "update": 2.25}
     assert clock.take_waits() == pytest.approx([0.25] * 3)
     assert clock.take_waits() == []
 
@@ -57,34 +58,34 @@ def test_a_device_that_waits_for_data_books_it_as_such():
     clock = DeviceClock(device.event, age=7)
     for _ in range(3):
         device.host += 5
-        clock.lap(DATA)
+        clock.end_phase(DATA)
         device.work(1)
-        clock.lap(UPDATE)
-    assert laps(clock) == {"data": 5 + 4 + 4, "update": 3, "start": 7}
+        clock.end_phase(UPDATE)
+    assert phases_of(clock) == {"data": 5 + 4 + 4, "update": 3, "start": 7}
 
 
 def test_reading_a_device_clock_twice_changes_nothing():
     device = FakeDevice()
     clock = DeviceClock(device.event)
     device.work(1)
-    clock.lap(COPY)
+    clock.end_phase(COPY)
     assert clock.totals() == clock.totals()
     device.work(2)
-    clock.lap(FORWARD)
-    assert laps(clock) == {"copy": 1, "forward": 2}
+    clock.end_phase(FORWARD)
+    assert phases_of(clock) == {"copy": 1, "forward": 2}
 
 
 def test_laps_add_up_to_the_time_since_the_start():
     clock = Clock(age=3)
-    clock.lap(START)
-    for phase in (DATA, FORWARD, BACKWARD, EXCHANGE, UPDATE) * 20:
+    clock.end_phase(START)
+    for phase in (DATA, FORWARD, BACKWARD, GRAD_SYNC, UPDATE) * 20:
         time.sleep(0.0002)
-        clock.lap(phase)
+        clock.end_phase(phase)
     assert sum(clock.totals()) == pytest.approx(clock.seconds, abs=1e-9)
-    assert laps(clock)["start"] >= 3
+    assert phases_of(clock)["start"] >= 3
 
 
-def test_what_autograd_does_after_the_last_gradient_is_the_exchange():
+def test_what_autograd_does_after_the_last_gradient_is_gradient_sync():
     """Stands for DDP, which asks to be called back while the backward pass runs and then waits."""
     clock, weight = Clock(), torch.ones(3, requires_grad=True)
     engine = torch.autograd.Variable._execution_engine
@@ -92,22 +93,22 @@ def test_what_autograd_does_after_the_last_gradient_is_the_exchange():
     computed.register_hook(lambda _: engine.queue_callback(lambda: time.sleep(0.05)))
     loss = computed.sum()
     clock.watch(loss)
-    clock.lap(FORWARD)
+    clock.end_phase(FORWARD)
     loss.backward()
-    clock.lap(EXCHANGE)
-    clock.lap(UPDATE)
-    assert clock.totals()[EXCHANGE] >= 0.05
+    clock.end_phase(GRAD_SYNC)
+    clock.end_phase(UPDATE)
+    assert clock.totals()[GRAD_SYNC] >= 0.05
     assert clock.totals()[BACKWARD] > 0
-    assert clock.take_waits() == [clock.totals()[EXCHANGE]]
+    assert clock.take_waits() == [clock.totals()[GRAD_SYNC]]
 
 
 def test_a_lone_rank_waits_for_no_gradients():
     clock, loss = Clock(alone=True), torch.ones(3, requires_grad=True).sum()
     clock.watch(loss)
-    clock.lap(FORWARD)
+    clock.end_phase(FORWARD)
     loss.backward()
-    clock.lap(EXCHANGE)
-    clock.lap(UPDATE)
-    assert clock.totals()[EXCHANGE] == 0
+    clock.end_phase(GRAD_SYNC)
+    clock.end_phase(UPDATE)
+    assert clock.totals()[GRAD_SYNC] == 0
     assert clock.totals()[BACKWARD] > 0
     assert clock.take_waits() == [0.0]

@@ -8,7 +8,7 @@ from paceline.core.world import World
 from paceline.engine import heartbeat as module
 from paceline.engine.clock import Clock
 from paceline.engine.heartbeat import Heartbeat
-from paceline.engine.state import Progress
+from paceline.engine.progress import Progress
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_rank

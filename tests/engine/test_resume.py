@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -6,9 +7,12 @@ import sys
 import pytest
 
 import paceline
-from paceline.core.interval import Interval
+from paceline.core.setting_types import Interval
+from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.records.entries import State
-from tests.engine.conftest import differences, final_state
+from paceline.records.folder import RunFolder
+from paceline.records.reader import read_environments, read_metrics
+from tests.states import differences, final_state, untimed_records
 
 CASES = {
     "sgd with cosine": {"optimizer": "sgd", "schedule": "cosine"},
@@ -28,11 +32,11 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES.keys())
-def test_a_run_stopped_in_mid_epoch_and_resumed_ends_with_the_same_bits(plugin, quick, monkeypatch, settings):
-    whole = paceline.train(quick(model=plugin, name="whole", **settings))
+def test_a_run_stopped_in_mid_epoch_and_resumed_ends_with_the_same_bits(plugin, small_config, monkeypatch, settings):
+    whole = paceline.train(small_config(model=plugin, name="whole", **settings))
     steps = 11 * settings.get("accumulate", 1)
     stop_at(monkeypatch, steps + 4)
-    stopped = paceline.train(quick(model=plugin, name="stopped", **settings))
+    stopped = paceline.train(small_config(model=plugin, name="stopped", **settings))
     assert stopped.state is State.STOPPED
     assert 11 < stopped.step < 22
     monkeypatch.delenv("TEST_SIGNAL_AT")
@@ -42,19 +46,19 @@ def test_a_run_stopped_in_mid_epoch_and_resumed_ends_with_the_same_bits(plugin, 
     assert (whole.best, whole.test) == (resumed.best, resumed.test)
 
 
-def test_the_comparison_notices_randomness_that_a_resume_loses(plugin, quick, monkeypatch):
+def test_the_comparison_notices_randomness_that_a_resume_loses(plugin, small_config, monkeypatch):
     """The control of the test above: a model that draws from a stream of its own is not resumed exactly."""
     model = plugin.replace("Signals", "OwnStream")
-    whole = paceline.train(quick(model=model, name="whole"))
+    whole = paceline.train(small_config(model=model, name="whole"))
     stop_at(monkeypatch, 15)
-    stopped = paceline.train(quick(model=model, name="stopped"))
+    stopped = paceline.train(small_config(model=model, name="stopped"))
     monkeypatch.delenv("TEST_SIGNAL_AT")
     resumed = paceline.train(resume=stopped.folder)
     assert any("/model/" in place for place in differences(final_state(whole.folder), final_state(resumed.folder)))
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(plugin, quick, tmp_path):
-    whole = paceline.train(quick(model=plugin, name="whole", save_every=Interval(4, "step")))
+def test_a_killed_run_resumes_from_its_last_checkpoint_with_the_same_bits(plugin, small_config, tmp_path):
+    whole = paceline.train(small_config(model=plugin, name="whole", save_every=Interval(4, "step")))
     command = [sys.executable, "-m", "paceline", "train", "--model", plugin, "--epochs", "2", "--threads", "1"]
     command += ["--runs-dir", str(tmp_path / "runs"), "--name", "killed", "--save-every", "4 steps", "--track", "none"]
     environ = os.environ | {"TEST_SIGNAL_AT": "15", "TEST_SIGNAL": str(int(signal.SIGKILL))}
@@ -65,10 +69,10 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_with_the_same_bits(plugin
     assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
 
 
-def test_a_run_resumed_twice_is_still_the_same(plugin, quick, monkeypatch):
-    whole = paceline.train(quick(model=plugin, name="whole"))
+def test_a_run_resumed_twice_is_still_the_same(plugin, small_config, monkeypatch):
+    whole = paceline.train(small_config(model=plugin, name="whole"))
     stop_at(monkeypatch, 3)
-    stopped = paceline.train(quick(model=plugin, name="stopped"))
+    stopped = paceline.train(small_config(model=plugin, name="stopped"))
     stop_at(monkeypatch, 9)
     again = paceline.train(resume=stopped.folder)
     assert (stopped.step, again.step) == (3, 12)
@@ -77,22 +81,42 @@ def test_a_run_resumed_twice_is_still_the_same(plugin, quick, monkeypatch):
     assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
 
 
-def test_the_records_of_a_resumed_run_tell_one_story(plugin, quick, monkeypatch):
-    whole = paceline.train(quick(model=plugin, name="whole", log_every=4))
+def test_the_records_of_a_resumed_run_are_those_of_an_uninterrupted_one(plugin, small_config, monkeypatch):
+    whole = paceline.train(small_config(model=plugin, name="whole", log_every=4))
     stop_at(monkeypatch, 14)
-    stopped = paceline.train(quick(model=plugin, name="stopped", log_every=4))
+    stopped = paceline.train(small_config(model=plugin, name="stopped", log_every=4))
     monkeypatch.delenv("TEST_SIGNAL_AT")
     resumed = paceline.train(resume=stopped.folder)
-    stories = [_story(run.folder) for run in (whole, resumed)]
-    assert stories[0] == stories[1]
+    assert untimed_records(whole.folder) == untimed_records(resumed.folder)
 
 
-def _story(folder):
-    from paceline.records.folder import RunFolder
-    from paceline.records.reader import read_metrics
+def with_old_keys(values):
+    """Return a record as versions wrote it that counted images."""
+    return {key.replace("samples", "images"): value for key, value in values.items()}
 
-    varying = {"images_per_s", "seconds", "phases", "utilisation"}
-    return [
-        {key: value for key, value in record.items() if key not in varying}
-        for record in read_metrics(RunFolder(folder))
-    ]
+
+def make_old(folder: RunFolder, step: int) -> None:
+    """Give a run that has one checkpoint the keys of an earlier version."""
+    checkpoints = Checkpoints(folder.checkpoints, keep=2)
+    state = load_checkpoint(checkpoints.named("last"))
+    scores = {name: with_old_keys(value) for name, value in state["progress"].items() if isinstance(value, dict)}
+    assert all("images" in score for score in scores.values())
+    state["progress"] |= scores
+    checkpoints.save(state, step=step, world_size=1, is_best=True)
+    folder.metrics.write_text("".join(json.dumps(with_old_keys(record)) + "\n" for record in read_metrics(folder)))
+    folder.environment.write_text(json.dumps([with_old_keys(start) for start in read_environments(folder)]))
+
+
+def test_a_run_of_a_version_that_counted_images_resumes_with_the_same_bits(plugin, small_config, monkeypatch):
+    whole = paceline.train(small_config(model=plugin, name="whole", log_every=4))
+    stop_at(monkeypatch, 14)
+    stopped = paceline.train(small_config(model=plugin, name="stopped", log_every=4))
+    monkeypatch.delenv("TEST_SIGNAL_AT")
+    folder = RunFolder(stopped.folder)
+    make_old(folder, stopped.step)
+    assert "images_per_s" in folder.metrics.read_text()
+    resumed = paceline.train(resume=stopped.folder)
+    assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
+    assert (whole.best, whole.test) == (resumed.best, resumed.test)
+    assert untimed_records(whole.folder) == untimed_records(resumed.folder)
+    assert [start["train_samples"] for start in read_environments(folder)] == [1293, 1293]

@@ -1,18 +1,19 @@
-"""From the laps of all ranks to phases: what the last rank waits is communication, the rest is waiting for it."""
+"""From the clocks of all ranks to phases: what the last rank waits is communication, the rest is waiting for it."""
 
 import numpy as np
 import pytest
 
-from paceline.engine.clock import DATA, EXCHANGE, LAPS, Clock
-from paceline.engine.timings import Laps, Timings
+from paceline.engine.clock import DATA, GRAD_SYNC, Clock
+from paceline.engine.timings import ClockTimes, Timings
+from paceline.records.phases import CLOCK_PHASES
 
 
-def counted(waits, **laps):
-    totals = [0.0] * len(LAPS)
-    totals[EXCHANGE] = sum(waits)
-    for name, seconds in laps.items():
-        totals[LAPS.index(name)] = seconds
-    return Laps(seconds=sum(totals) + 0.5, totals=totals, waits=np.array(waits), cpu=1.0, starved=2.0)
+def counted(waits, **phases):
+    totals = [0.0] * len(CLOCK_PHASES)
+    totals[GRAD_SYNC] = sum(waits)
+    for name, seconds in phases.items():
+        totals[CLOCK_PHASES.index(name)] = seconds
+    return ClockTimes(seconds=sum(totals) + 0.5, totals=totals, waits=np.array(waits), cpu=1.0, cpu_wait=2.0)
 
 
 def test_the_rank_that_waits_least_was_the_last_to_arrive():
@@ -25,7 +26,7 @@ def test_the_rank_that_waits_least_was_the_last_to_arrive():
     assert (record.step, record.steps) == (30, 3)
     assert record.phases["data"] == [2.0, 0.0, 0.0]
     assert record.cpu == [1.0] * 3
-    assert record.starved == [2.0] * 3
+    assert record.cpu_wait == [2.0] * 3
 
 
 def test_an_interval_is_the_sum_of_what_was_added_since_the_one_before():
@@ -38,7 +39,7 @@ def test_an_interval_is_the_sum_of_what_was_added_since_the_one_before():
     assert (after.steps, after.phases["save"], after.phases["straggler"]) == (0, [0.0, 4.0], [0.0, 0.0])
 
 
-def test_a_lone_rank_waits_for_nobody():
+def test_a_lone_rank_has_no_straggler_wait():
     timings = Timings(Clock(), 1)
     timings.add([counted([1, 2])])
     record = timings.record(2)
@@ -48,7 +49,7 @@ def test_a_lone_rank_waits_for_nobody():
 def test_each_take_counts_from_the_one_before():
     clock = Clock()
     timings = Timings(clock, 1)
-    clock.lap(DATA)
+    clock.end_phase(DATA)
     first = timings.take()
     assert first.seconds == pytest.approx(clock.seconds)
     assert 0 <= first.cpu < 1

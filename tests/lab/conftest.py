@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 import paceline
-from tests.conftest import child_environment, make_small_config
-from tests.lab import cluster
-from tests.lab.hosts import Hosts, why_not
-from tests.lab.runs import PACELINE, train
+from lab import cluster
+from lab.environment import child_environment
+from lab.hosts import Hosts, why_not
+from lab.runs import PACELINE, train
+from tests.conftest import make_small_config
 
 
 def pytest_collection_modifyitems(items):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.lab.causes import trial
+from lab.causes import trial
 
 
 @pytest.mark.quick

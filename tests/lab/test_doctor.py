@@ -1,8 +1,8 @@
-"""The doctor across hosts: it measures their links, and says which host is not like the others."""
+"""The doctor across hosts: it measures their links, and names the host that differs from the others."""
 
 import json
 
-from tests.lab.runs import PACELINE, ends
+from lab.runs import PACELINE, ends
 
 
 def test_the_doctor_recovers_the_bandwidth_of_a_shaped_link(hosts, on):

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from tests.lab.hosts import wait_for
-from tests.lab.runs import PACELINE, ends, is_like, run_below, train
+from lab.hosts import wait_for
+from lab.runs import PACELINE, ends, is_like, run_below, train
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 QUICK = pytest.mark.quick
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_torchrun_meets_over_c10d(on, alone, tmp_path, number):
+def test_torchrun_connects_over_c10d(on, alone, tmp_path, number):
     meet = (f"--nnodes={number}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400")
     words = (*TORCHRUN, *meet, "--rdzv-id=lab", "-m", "paceline", *train())
     ends(*[on(host, *words) for host in range(1, number + 1)])
@@ -23,7 +23,7 @@ def test_torchrun_meets_over_c10d(on, alone, tmp_path, number):
 
 
 @pytest.mark.parametrize("number", [pytest.param(2, marks=QUICK), 3])
-def test_own_launchers_meet_at_node_0(train_on, alone, tmp_path, number):
+def test_own_launchers_connect_at_node_0(train_on, alone, tmp_path, number):
     words = ("--nnodes", number, "--rendezvous=10.77.0.1:29400")
     ends(*[train_on(node + 1, *words, "--node-rank", node) for node in reversed(range(number))])
     is_like(alone, run_below(tmp_path))
@@ -49,36 +49,36 @@ def test_an_elastic_launcher_does_not_wait_for_a_second_node_for_ever(train_on, 
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_ranks_started_by_hand_meet_over_tcp(train_on, alone, tmp_path, number):
+def test_ranks_started_by_hand_connect_over_tcp(train_on, alone, tmp_path, number):
     words = ("--world-size", number, "--init-method=tcp://node1:29500")
     ends(*[train_on(rank + 1, *words, "--rank", rank) for rank in range(number)])
     is_like(alone, run_below(tmp_path))
 
 
-def test_ranks_started_by_hand_meet_by_the_environment(train_on, alone, tmp_path):
+def test_ranks_started_by_hand_connect_by_environment_variables(train_on, alone, tmp_path):
     place = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500"}
     ends(*[train_on(rank + 1, "--world-size=2", "--rank", rank, **place) for rank in range(2)])
     is_like(alone, run_below(tmp_path))
 
 
-def test_ranks_started_with_variables_alone_meet(train_on, alone, tmp_path):
+def test_ranks_started_with_variables_alone_connect(train_on, alone, tmp_path):
     place = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
     ends(*[train_on(rank + 1, RANK=str(rank), **place) for rank in range(2)])
     is_like(alone, run_below(tmp_path))
 
 
-def test_ranks_started_by_hand_meet_over_a_file(train_on, alone, tmp_path):
+def test_ranks_started_by_hand_connect_through_a_file(train_on, alone, tmp_path):
     words = ("--world-size=3", f"--init-method=file://{tmp_path}/meet")
     ends(*[train_on(rank + 1, *words, "--rank", rank) for rank in range(3)])
     is_like(alone, run_below(tmp_path))
-    assert not list(tmp_path.glob("meet*")), "the meeting is cleared away"
+    assert not list(tmp_path.glob("meet*")), "the rendezvous files are removed"
 
 
 ORDERS = list(itertools.permutations(range(3)))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_a_meeting_left_by_killed_ranks_hurts_nobody_whoever_comes_first(train_on, alone, tmp_path, order):
+def test_a_rendezvous_file_left_by_killed_ranks_is_harmless_in_any_order_of_arrival(train_on, alone, tmp_path, order):
     words = ("--world-size=3", f"--init-method=file://{tmp_path}/meet")
     killed = [train_on(rank + 1, *words, "--rank", rank, "--epochs=100000") for rank in range(3)]
     wait_for(lambda: list(tmp_path.glob("runs/*/*/metrics.jsonl")), "the first attempt to train")

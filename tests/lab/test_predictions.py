@@ -1,6 +1,7 @@
 """A prediction from one profile comes near what another link then gives; `make predictions` measures how near."""
 
 import pytest
+
 from benchmarks.predictions import PROFILED, Lab, outcomes
 
 
@@ -20,7 +21,7 @@ def test_two_other_links_are_predicted_from_one_profile(hosts, tmp_path):
 
 @pytest.mark.timeout(280)
 def test_the_gain_of_accumulating_on_a_slow_link_is_predicted(hosts, tmp_path):
-    """Four parts a step and four times the images: one exchange where there were four."""
+    """Four micro-batches per step and four times the samples: one exchange where there were four."""
     lab = Lab(hosts, tmp_path, "emulated")
     try:
         run = lab.run("profile", "profile", *PROFILED, "--pairs=3")

@@ -6,9 +6,9 @@ import signal
 import pytest
 import torch
 
+from lab.hosts import LONGEST, wait_for
+from lab.runs import PACELINE, ends, is_like, run_below, train, weights
 from paceline.records.reader import read_environments, run_state
-from tests.lab.hosts import LONGEST, wait_for
-from tests.lab.runs import PACELINE, ends, is_like, run_below, train, weights
 
 QUICK = pytest.mark.quick
 LONG = ("--epochs=120", "--save-every=40 epochs", "--eval-every=40 epochs", "--log-every=100")
@@ -54,7 +54,7 @@ def test_srun_makes_each_task_a_rank(train_by_slurm, alone, tmp_path):
     train_by_slurm(srun=("--nodes=2", "--ntasks-per-node=1"))
     folder = run_below(tmp_path)
     is_like(alone, folder)
-    assert [environment["told_by"] for environment in read_environments(folder)] == ["Slurm"]
+    assert [environment["launcher"] for environment in read_environments(folder)] == ["Slurm"]
     assert len(list(folder.path.glob("ranks/rank-*.json"))) == 2
 
 
@@ -87,7 +87,7 @@ def test_a_submitted_job_is_followed_to_its_end(submit, alone, tmp_path):
     assert "COMPLETED" in out
 
 
-def test_following_a_job_that_fails_says_so(submit):
+def test_following_reports_a_job_that_fails(submit):
     ((out, _),) = ends(submit("--nodes=1", then=("--data=folder:/nowhere",)), code=1)
     assert "FAILED" in out
 
@@ -103,8 +103,8 @@ def test_ctrl_c_stops_following_and_not_the_job(submit, slurm, tmp_path):
     assert slurm.state(job) == "RUNNING"
 
 
-def test_the_tasks_of_an_array_job_meet_over_a_file(submitted, slurm, alone, tmp_path):
-    job = submitted("--array=2", f"--meeting-file={tmp_path}/meet")
+def test_the_tasks_of_an_array_job_connect_through_a_file(submitted, slurm, alone, tmp_path):
+    job = submitted("--array=2", f"--rendezvous-file={tmp_path}/meet")
     slurm.wait_for_state(job, "COMPLETED", "FAILED")
     assert slurm.state(job) == "COMPLETED COMPLETED", outputs(tmp_path)
     is_like(alone, run_below(tmp_path))
@@ -124,7 +124,7 @@ def undisturbed(slurm, tmp_path_factory):
     [pytest.param(("--nodes=2",), id="job", marks=QUICK), pytest.param(("--array=2",), id="array")],
 )
 def test_notice_saves_queues_again_and_ends_with_the_same_bits(submitted, slurm, undisturbed, tmp_path, request_words):
-    words = (*request_words, *([f"--meeting-file={tmp_path}/meet"] if "--array=2" in request_words else []))
+    words = (*request_words, *([f"--rendezvous-file={tmp_path}/meet"] if "--array=2" in request_words else []))
     job = submitted(*words, then=LONG)
     wait_for(lambda: has_trained(tmp_path), "training")
     slurm.run("scancel", "--signal=USR1", job)
@@ -140,13 +140,13 @@ def test_notice_saves_queues_again_and_ends_with_the_same_bits(submitted, slurm,
     assert all(torch.equal(resumed[name], undisturbed[name]) for name in resumed)
 
 
-def test_a_job_is_queued_again_only_so_often(submitted, slurm, tmp_path):
+def test_a_job_is_requeued_up_to_its_limit(submitted, slurm, tmp_path):
     job = submitted("--nodes=2", then=("--epochs=100000", "--save-every=1000 epochs", "--max-requeues=0"))
     wait_for(lambda: has_trained(tmp_path), "training")
     slurm.run("scancel", "--signal=USR1", job)
     wait_for(lambda: is_over(slurm, job), "the job to end")
     assert "Restarts=0" in slurm.show(job)
-    assert "was not queued again: it has been 0 times, and --max-requeues is 0" in outputs(tmp_path)
+    assert "was not requeued: it was requeued 0 times, and --max-requeues is 0" in outputs(tmp_path)
 
 
 def test_notice_reaches_the_ranks_of_a_launcher(submitted, slurm, alone, tmp_path):
@@ -175,7 +175,7 @@ def test_a_cancelled_job_saves_and_stays_cancelled(submitted, slurm, tmp_path, w
     assert not slurm.run("squeue", "-h").stdout
 
 
-def test_a_job_at_its_time_limit_goes_on_in_the_next_one(submitted, slurm, undisturbed, tmp_path):
+def test_a_job_at_its_time_limit_resumes_in_the_next_one(submitted, slurm, undisturbed, tmp_path):
     hold = ("--save-every=1000 epochs", "--eval-every=1000 epochs")
     job = submitted("--nodes=2", "--time=1", then=("--epochs=100000", *hold))
     wait_for(lambda: "STOPPED" in rank_states(tmp_path), "the notice before the limit", seconds=90)

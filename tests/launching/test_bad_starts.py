@@ -1,20 +1,13 @@
-"""A start that cannot work is refused, and says what stands in its way."""
+"""A start that cannot work is refused with the reason."""
 
 import socket
 from pathlib import Path
 
-import pytest
-
-from paceline.core.config import Config
-from paceline.core.errors import ConfigError
-from paceline.core.start import Start
-from paceline.core.world import World
-from paceline.launching.plan import plan_launch
 from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, free_port, listens
 
 
-def test_the_mistake_of_every_rank_is_said_once(start):
+def test_a_mistake_of_all_ranks_is_reported_once(start):
     process = start("train", "--model", "resnet2", "--nproc", "2")
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 2
@@ -48,7 +41,7 @@ def test_a_taken_port_is_named(start):
             assert "is taken" in errors
 
 
-def test_who_did_not_come_is_named_after_the_timeout(start, elsewhere):
+def test_missing_ranks_are_named_after_the_timeout(start, elsewhere):
     port = free_port()
     tcp = ["--world-size", "3", "--init-method", f"tcp://127.0.0.1:{port}", "--timeout", "4"]
     file = ["--world-size", "2", "--init-method", f"file://{elsewhere}/meet", "--timeout", "4"]
@@ -58,10 +51,10 @@ def test_who_did_not_come_is_named_after_the_timeout(start, elsewhere):
     node_0 = start("train", "--nnodes", "3", "--node-rank", "0", "--rendezvous", f"127.0.0.1:{free_port()}",
                    "--timeout", "4")  # fmt: skip
     expected = [
-        f"tcp://127.0.0.1:{port}: waited 4 s for 3 ranks, and rank 1, 2 did not come",
-        "waited 4 s for 2 ranks, and rank 0 did not come",
+        f"tcp://127.0.0.1:{port}: waited 4 s for 3 ranks, but rank 1, 2 did not connect",
+        "waited 4 s for 2 ranks, but rank 0 did not connect",
         "node 1 waited 3 s for node 0 at 127.0.0.1:",
-        "waited 4 s for 3 nodes, and node 1, 2 did not come",
+        "waited 4 s for 3 nodes, but node 1, 2 did not connect",
     ]
     for process, message in zip((lead, follower, lonely, node_0), expected, strict=True):
         _, errors = process.communicate(timeout=LONGEST)
@@ -69,36 +62,7 @@ def test_who_did_not_come_is_named_after_the_timeout(start, elsewhere):
         assert message in errors
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"rank": 3, "world_size": 3}, "ranks go from 0 to 2"),
-        ({"rank": 0}, "--rank is set, but not how many ranks there are"),
-        ({"world_size": 2}, "--world-size is set, but not which rank this is"),
-        ({"nnodes": "2"}, "needs to know where the nodes meet"),
-        ({"nnodes": "4:2", "rendezvous": "a:1"}, "must be a number such as 2, or a range such as 1:4"),
-        ({"nnodes": "2", "rendezvous": "somewhere"}, "must be HOST:PORT"),
-        ({"nnodes": "2", "rendezvous": ":29400"}, "must be HOST:PORT"),
-        ({"nnodes": "2", "rendezvous": "tcp://a:1"}, "must be HOST:PORT"),
-        ({"nnodes": "2", "rendezvous": "a:1", "node_rank": 2}, "nodes go from 0 to 1"),
-        ({"nnodes": "1", "node_rank": 1}, "nodes go from 0 to 0"),
-        ({"node_rank": 1, "rendezvous": "a:1"}, "--node-rank 1 is set, but not how many nodes there are"),
-        ({"rendezvous": "a:1"}, "--rendezvous a:1 is set, but not how many nodes there are"),
-        ({"rank": 0, "world_size": 2, "init_method": "udp://x"}, "udp"),
-        ({"rank": 0, "world_size": 2, "nproc": 2}, "use one or the other"),
-    ],
-)
-def test_a_start_that_makes_no_sense_is_refused(words, message):
-    with pytest.raises(ConfigError) as caught:
-        Start(**words)
-    assert message in f"{caught.value.message} {caught.value.hint}"
-
-
-def test_one_node_may_be_given_like_several():
-    assert plan_launch(Config(), Start(nnodes="1", node_rank=0, rendezvous="a:1"), World(), {}) is None
-
-
-def test_a_node_says_at_once_whom_it_waits_for(start):
+def test_a_node_reports_at_once_which_nodes_it_waits_for(start):
     words = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}"]
     for more, message in (
         (["--node-rank", "0"], "node 0 waits up to 600 s for node 1 at "),
@@ -111,7 +75,7 @@ def test_a_node_says_at_once_whom_it_waits_for(start):
         process.communicate(timeout=LONGEST)
 
 
-def test_a_second_node_of_the_same_number_is_told(start, wait_until):
+def test_a_second_node_with_the_same_rank_is_reported(start, wait_until):
     port = free_port()
     words = ["--nnodes", "3", "--rendezvous", f"127.0.0.1:{port}"]
     first = start("train", *words, "--node-rank", "0")
@@ -127,7 +91,7 @@ def test_a_second_node_of_the_same_number_is_told(start, wait_until):
     assert (told.returncode, waiting.poll(), first.poll()) == (1, None, None)
     _, errors = told.communicate(timeout=LONGEST)
     assert errors == (
-        f"paceline: 127.0.0.1:{port}: another process says that it is node 1 too\n"
+        f"paceline: 127.0.0.1:{port}: another process is node 1 too\n"
         "  hint: give every node its own --node-rank, from 0 to 2\n"
     )
     for process in (waiting, first):
@@ -141,15 +105,6 @@ def test_nodes_that_count_differently_are_refused(start):
     nodes = [start("train", "--nnodes", 2 + node, "--node-rank", node, "--rendezvous", place) for node in range(2)]
     texts = [process.communicate(timeout=LONGEST)[1] for process in nodes]
     assert [process.returncode for process in nodes] == [1, 1]
-    assert any("node 1 counts 3 nodes, node 0 counts 2" in text for text in texts) or any(
-        "node 0 counts 2 nodes, node 1 counts 3" in text for text in texts
+    assert any("node 1 expects 3 nodes, node 0 expects 2" in text for text in texts) or any(
+        "node 0 expects 2 nodes, node 1 expects 3" in text for text in texts
     )
-
-
-def test_more_ranks_than_gpus_are_refused():
-    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    with pytest.raises(ConfigError, match="--nproc 3 asks for more ranks than the 2 GPUs there are"):
-        plan_launch(Config(), Start(nproc=3), World(), environ)
-    plan = plan_launch(Config(), Start(), World(), environ)
-    assert plan is not None
-    assert plan.nproc == 2

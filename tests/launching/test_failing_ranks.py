@@ -1,4 +1,4 @@
-"""A rank that fails, dies or falls silent, and a job that is stopped: the cause is named and nobody is left."""
+"""A rank that fails, dies or hangs, and a job that is stopped: the cause is named and no process is left."""
 
 import re
 import signal
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.environment import child_environment
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_environments, run_state
-from tests.conftest import LONGEST, child_environment
+from tests.conftest import LONGEST
 from tests.launching.conftest import free_port, no_rank_left, only_run, processes_in
 
 PLACE = "torchrun's rendezvous"
@@ -34,10 +35,10 @@ def test_a_failing_rank_is_the_first_thing_one_reads(start, faulty, elsewhere):
     ("fault", "message"),
     [
         ("raise", r"paceline: rank 1 on \S+ failed after step 14: ValueError: a fault that was planted\n"),
-        ("SIGKILL", r"paceline: rank 1 on \S+ \(process \d+\) has gone without a word after step \d+; killed"),
+        ("SIGKILL", r"paceline: rank 1 on \S+ \(process \d+\) died after step \d+ without reporting an error \(killed"),
     ],
 )
-def test_a_rank_that_loses_another_says_which_and_why(start, faulty, elsewhere, fault, message):
+def test_a_rank_that_loses_another_reports_which_and_why(start, faulty, elsewhere, fault, message):
     words = ["--model", faulty, "--world-size", "2", "--init-method", f"file://{elsewhere}/meet", "--track", "none"]
     ranks = [
         start("train", *words, "--rank", str(rank), env=child_environment(RANK=str(rank), TEST_FAULT=fault))
@@ -54,17 +55,17 @@ def test_a_killed_rank_is_named(start, faulty, elsewhere):
     process = start("train", "--model", faulty, "--nproc", "2", env=child_environment(TEST_FAULT="SIGKILL"))
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 1
-    assert "was ended by SIGKILL" in errors.splitlines()[0]
+    assert "was killed by SIGKILL" in errors.splitlines()[0]
     assert errors.startswith("paceline: rank 1 on ")
     assert no_rank_left(elsewhere)
 
 
-def test_a_silent_rank_is_called_and_everyone_goes(start, faulty, elsewhere):
+def test_a_silent_rank_is_named_and_all_ranks_exit(start, faulty, elsewhere):
     environ = child_environment(TEST_FAULT="SIGSTOP")
     process = start("train", "--model", faulty, "--nproc", "2", "--timeout", "7", env=environ)
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 1
-    assert "no answer within 7 s: rank 0 in the exchange of gradients at step 15; rank 1 silent since step" in errors
+    assert "no answer within 7 s: rank 0 in gradient synchronisation at step 15; rank 1 silent since step" in errors
     assert no_rank_left(elsewhere)
 
 
@@ -78,9 +79,9 @@ def test_a_failed_job_starts_again_from_its_last_checkpoint(start, faulty, elsew
 
 
 @pytest.mark.long
-def test_a_restart_never_goes_on_with_the_run_of_an_earlier_launch_of_the_same_name(faulty, elsewhere):
-    meeting = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=again"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, "--nproc-per-node=2", "--max-restarts=1"]
+def test_a_restart_never_resumes_the_run_of_an_earlier_launch_of_the_same_name(faulty, elsewhere):
+    rendezvous = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=again"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node=2", "--max-restarts=1"]
     words = ["-m", "paceline", "train", "--model", faulty, "--steps", "15", "--save-every", "4 steps", "--track=none"]
     for fault in ("raise", "early"):
         environ = child_environment(TEST_FAULT=fault, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
@@ -101,7 +102,7 @@ def test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake(start, else
     process.send_signal(number)
     output, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 128 + number, errors
-    assert "to go on: paceline train --resume runs/digits-cnn/001" in output
+    assert "to resume: paceline train --resume runs/digits-cnn/001" in output
     assert errors == ""
     assert run_state(only_run()) == State.STOPPED
     assert no_rank_left(elsewhere)
@@ -110,17 +111,19 @@ def test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake(start, else
     namesake.wait()
 
 
-@pytest.mark.parametrize("moment", ["paceline.launching.agent", "--config"])
+@pytest.mark.parametrize("moment", ["agent", "rank"])
 def test_a_signal_before_training_begins_is_answered_with_one_line(start, elsewhere, wait_until, moment):
     process = start("train", "--nproc", "2")
-    wait_until(lambda: any(moment in words for words in processes_in(elsewhere)), "an agent, or a rank")
+    is_agent = lambda args: "paceline.launching.agent" in args  # noqa: E731
+    is_there = {"agent": is_agent, "rank": lambda args: "--config" in args and not is_agent(args)}[moment]
+    wait_until(lambda: any(map(is_there, processes_in(elsewhere))), moment)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 130, errors
     early = {"paceline: interrupted\n", "paceline: stopped while starting the ranks\n"}
-    later = {"paceline: stopped before the ranks could save\n"}
+    later = {"paceline: stopped before the ranks could save a checkpoint\n"}
     later |= {f"paceline: stopped while rank {rank} was waiting for 1 other rank at {PLACE}\n" for rank in (0, 1)}
-    assert errors in (later if moment == "--config" else early | later)
+    assert errors in (later if moment == "rank" else early | later)
     assert no_rank_left(elsewhere)
 
 

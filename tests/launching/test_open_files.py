@@ -41,7 +41,7 @@ def test_a_hard_limit_that_is_too_low_is_named_with_what_to_type(start, elsewher
     assert process.returncode == 1
     assert errors == (
         "paceline: 2 ranks need 70 open files in each process, but the limit is 16\n"
-        "  hint: ulimit -n 70; where that is refused, raise nofile in /etc/security/limits.conf\n"
+        "  hint: run ulimit -n 70; if that is refused, raise nofile in /etc/security/limits.conf\n"
     )
     assert no_rank_left(elsewhere)
 

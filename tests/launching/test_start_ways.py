@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import paceline
+from lab.environment import child_environment
 from paceline.core.config import Config
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import read_environments, read_metrics
-from tests.conftest import LONGEST, child_environment
-from tests.engine.conftest import differences, final_state
+from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, finish, free_port, only_run
+from tests.states import differences, final_state
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +32,13 @@ def loss_on_test(folder: RunFolder) -> float:
     return next(r["loss"] for r in read_metrics(folder) if r["kind"] == "eval" and r["split"] == "test")
 
 
-def test_every_rank_that_is_started_has_a_number_of_its_own_and_reaches_what_one_process_reaches(start, reference):
+def test_every_started_rank_has_a_distinct_rank_and_the_result_is_that_of_one_process(start, reference):
     text = finish([start("train", *SETTINGS, "--nproc", "2")])[0]
-    assert "2 ranks, told by torchrun, mode ddp" in text
-    assert "128 images a step = 2 ranks × 64" in text
+    assert "2 ranks, started by torchrun, mode ddp" in text
+    assert "128 samples/step = 2 ranks × 64" in text
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
     assert "2 ranks × 1 thread of" in text
-    assert read_environments(only_run())[0]["told_by"] == "torchrun"
+    assert read_environments(only_run())[0]["launcher"] == "torchrun"
     files = [json.loads(only_run().rank(rank).read_text()) for rank in (0, 1)]
     assert [(file["rank"], file["state"]) for file in files] == [(0, "FINISHED"), (1, "FINISHED")]
     assert len({os.getpid(), *(file["pid"] for file in files)}) == 3
@@ -54,41 +55,41 @@ def test_bitwise_ranks_end_with_the_bits_of_one_process_whatever_threads_are_off
     words = ["--model", "cnn", "--steps", "6", "--lr", "0.02", "--track", "none", "--exact", "bitwise"]
     finish([start("train", *words, "--name", "one", env=child_environment(OMP_NUM_THREADS="2"))])
     text = finish([start("train", *words, "--name", "three", "--nproc", "3")])[0]
-    assert "the same bits at every world size from 1 to 4, with 1 thread a rank" in text
+    assert "the same bits at every world size from 1 to 4, with 1 thread per rank" in text
     one, three = (final_state(Path("runs") / name / "001") for name in ("one", "three"))
     assert differences(one, three) == []
 
 
-def test_launchers_of_two_nodes_meet(start, reference):
+def test_launchers_of_two_nodes_connect(start, reference):
     words = [*SETTINGS, "--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "60"]
     texts = finish([start("train", *words, "--node-rank", str(node)) for node in (1, 0)])
-    assert "2 ranks, told by torchrun, mode ddp" in texts[1]
+    assert "2 ranks, started by torchrun, mode ddp" in texts[1]
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "file", "env"])
-def test_ranks_started_by_hand_meet(start, elsewhere, reference, kind):
+def test_ranks_started_by_hand_connect(start, elsewhere, reference, kind):
     port = free_port()
     method = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{elsewhere}/meet", "env": "env://"}[kind]
     options = {"env": child_environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))} if kind == "env" else {}
     words = [*SETTINGS, "--world-size", "2", "--init-method", method]
     finish([start("train", *words, "--rank", str(rank), **options) for rank in (1, 0)])
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
-    assert read_environments(only_run())[0]["told_by"] == "flags"
+    assert read_environments(only_run())[0]["launcher"] == "flags"
 
 
-def test_a_meeting_folder_of_a_killed_attempt_does_no_harm(start, elsewhere, reference, wait_until):
+def test_a_rendezvous_folder_of_a_killed_attempt_is_harmless(start, elsewhere, reference, wait_until):
     words = [*SETTINGS, "--world-size", "2", "--init-method", f"file://{elsewhere}/meet"]
-    meeting = elsewhere / "meet.meeting"
+    rendezvous = elsewhere / "meet.rendezvous"
     lonely = start("train", *words, "--rank", "1")
-    wait_until((meeting / "hello-1").exists, "rank 1 says hello")
+    wait_until((rendezvous / "hello-1").exists, "rank 1 says hello")
     lonely.kill()
     lonely.wait(LONGEST)
-    (meeting / "go").write_text("0123456789abcdef")
-    (meeting / "answer-1").write_text("fedcba9876543210 0123456789abcdef")
+    (rendezvous / "go").write_text("0123456789abcdef")
+    (rendezvous / "answer-1").write_text("fedcba9876543210 0123456789abcdef")
     finish([start("train", *words, "--rank", str(rank)) for rank in (0, 1)])
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
-    assert not meeting.exists()
+    assert not rendezvous.exists()
 
 
 def test_launch_from_python_returns_the_leads_result(elsewhere, reference, monkeypatch):
@@ -100,14 +101,14 @@ def test_launch_from_python_returns_the_leads_result(elsewhere, reference, monke
     assert result.test.loss == pytest.approx(reference, rel=1e-4)
 
 
-def test_threads_of_one_process_reach_what_one_thread_reaches(start, reference):
+def test_threads_of_one_process_give_the_result_of_one_thread(start, reference):
     text = finish([start("train", *SETTINGS, "--mode", "dp", "--nproc", "2")])[0]
-    assert "mode dp (asked for, over 2 devices of one process)" in text
+    assert "mode dp (requested, 2 devices in one process)" in text
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("names", "told_by"),
+    ("names", "launcher"),
     [
         ("OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun"),
         pytest.param(
@@ -119,7 +120,7 @@ def test_threads_of_one_process_reach_what_one_thread_reaches(start, reference):
         ("RANK WORLD_SIZE", "environment"),
     ],
 )
-def test_the_variables_of_a_launcher_make_ranks(start, reference, names, told_by):
+def test_the_variables_of_a_launcher_make_ranks(start, reference, names, launcher):
     port = str(free_port())
 
     def of_rank(rank: int) -> dict[str, str]:
@@ -129,7 +130,7 @@ def test_the_variables_of_a_launcher_make_ranks(start, reference, names, told_by
     finish([start("train", *SETTINGS, env=of_rank(rank)) for rank in (0, 1)])
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
     (environment,) = read_environments(only_run())
-    assert (environment["world_size"], environment["told_by"]) == (2, told_by)
+    assert (environment["world_size"], environment["launcher"]) == (2, launcher)
 
 
 @pytest.mark.parametrize(("words", "world_size"), [((), 2), pytest.param(("--nproc", "2"), 4, marks=pytest.mark.long)])
@@ -167,7 +168,7 @@ def test_a_lone_task_starts_ranks_that_ignore_options_for_another_torchrun(start
 
 
 @pytest.mark.long
-def test_two_launches_at_once_do_not_meet_each_other(start):
+def test_two_launches_at_once_do_not_connect_to_each_other(start):
     finish([start("train", *SETTINGS, "--nproc", "2", "--name", name) for name in ("one", "other")])
     for name in ("one", "other"):
         folder = find_run(Path(name), Path("runs"))

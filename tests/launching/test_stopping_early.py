@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import LONGEST, child_environment
+from lab.environment import child_environment
+from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, free_port, listens, no_rank_left
 
 RANK_1_NEVER_COMES = """
@@ -158,7 +159,7 @@ def test_a_launcher_stops_waiting_for_another_node(start, elsewhere, wait_until,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_launcher_whose_ranks_wait_for_one_that_never_comes_says_so_once(
+def test_a_launcher_reports_once_that_its_ranks_wait_for_a_missing_rank(
     start, elsewhere, wait_until, without_rank_1, number
 ):
     process = start("train", *SETTINGS, "--nproc", 2, env=without_rank_1)
@@ -182,7 +183,7 @@ def test_a_rank_of_torchrun_stops_waiting(elsewhere, wait_until, without_rank_1)
     assert no_rank_left(elsewhere)
 
 
-def test_the_notice_of_slurm_queues_a_job_again_whose_ranks_wait(start, elsewhere, wait_until):
+def test_a_slurm_notice_requeues_a_job_whose_ranks_still_wait(start, elsewhere, wait_until):
     tool = elsewhere / "scontrol"
     tool.write_text(f'#!/bin/sh\necho "$@" >> {elsewhere}/asked\n')
     tool.chmod(0o755)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONGEST, child_environment
+from lab.environment import child_environment
+from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, processes_in
 
 

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from torch.distributed import launch, run
 
+from lab.environment import child_environment
 from paceline import cli
-from paceline.commands.words import settings_files
+from paceline.commands.settings_files import settings_files
 from paceline.core.errors import ConfigError
 from paceline.core.load import Layers
 from paceline.core.start import Start
 from paceline.parallel.detect import detect_world
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_environments
-from tests.conftest import LONGEST, child_environment
+from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, free_port
 
 AMBIGUOUS = {"--run", "--nproc"}
@@ -57,7 +58,7 @@ def test_torchrun_starts_a_run_with_a_name(elsewhere):
     words = [*SETTINGS, "--name", "x", "--nproc-per-node", "2"]
     subprocess.run([*command, "train", *words], env=child_environment(), check=True, timeout=LONGEST)
     (environment,) = read_environments(RunFolder(Path("runs/x/001")))
-    assert (environment["world_size"], environment["told_by"]) == (2, "torchrun")
+    assert (environment["world_size"], environment["launcher"]) == (2, "torchrun")
 
 
 def test_torch_distributed_launch_starts_ranks(elsewhere):
@@ -93,5 +94,5 @@ def test_a_local_rank_wins_over_the_environment():
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["runs"], ["--local-rank"]])
-def test_other_words_keep_their_places(words):
+def test_other_arguments_keep_their_order(words):
     assert cli.command_first(words) == words

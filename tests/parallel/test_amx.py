@@ -1,4 +1,4 @@
-"""bf16 on a CPU that announces AMX in vain, simulated by a probe that kills itself with SIGILL."""
+"""bf16 on a CPU that reports AMX but crashes on it, simulated by a probe that kills itself with SIGILL."""
 
 import subprocess
 import sys
@@ -10,13 +10,11 @@ from paceline.core.config import Config
 from paceline.core.errors import ConfigError
 from paceline.core.world import World
 from paceline.parallel import amx
-from paceline.parallel.exact.fingerprint import fingerprint
+from paceline.parallel.exact.determinism import fingerprint
 from paceline.parallel.team import Team
+from tests.parallel.amx_probes import DIES, DIES_WITH_AMX, LIMITED
 
-DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
-DIES_WITH_AMX = f"import os\nif os.environ.get('ONEDNN_MAX_CPU_ISA') != 'AVX512_CORE_BF16': {DIES}"
 ALONE = Team(World(host="node1"), torch.device("cpu"))
-LIMITED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 
 
 @pytest.fixture
@@ -83,7 +81,7 @@ def test_nothing_is_tried_on_a_gpu_or_where_no_amx_is_announced(announced, monke
     assert amx.limit_isa(ALONE, {}) is None
 
 
-def test_the_limit_is_among_what_the_bits_depend_on(monkeypatch):
+def test_the_instruction_limit_is_part_of_the_fingerprint(monkeypatch):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     facts = fingerprint(Config(exact="bitwise", shards=8), torch.device("cpu"))
     assert facts["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"

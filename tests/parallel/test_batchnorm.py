@@ -103,11 +103,11 @@ def test_a_layer_used_twice_stays_one():
     assert model.get_submodule("1.again") is model[0]
 
 
-def test_a_batch_norm_of_its_own_kind_is_refused():
+def test_a_custom_batch_norm_is_refused():
     class BatchNormAct(nn.BatchNorm2d):
         pass
 
-    with pytest.raises(ModelError, match=r"BatchNormAct is a batch norm of its own kind") as caught:
+    with pytest.raises(ModelError, match=r"BatchNormAct is not a standard batch norm") as caught:
         synchronise_batch_norm(nn.Sequential(BatchNormAct(3)), Team(World(size=2), CPU))
     assert "--batch-norm local" in str(caught.value.hint)
 

@@ -1,63 +1,30 @@
-"""Which rank a process is, as each launcher tells it; environments as the launchers really set them."""
+"""Which rank a process is, from the environment variables of each launcher."""
 
 import pytest
 
 from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.world import World
-from paceline.parallel.detect import detect_world, slurm_job, slurm_meeting
-from paceline.parallel.hostlist import first_host
+from paceline.parallel.detect import detect_world, first_host, slurm_init_method, slurm_job
 from paceline.parallel.launchers import in_slurm_task
 from paceline.parallel.ports import DERIVED_PORTS
+from tests.parallel.launcher_variables import ARRAY, MPICH, OPEN_MPI, SALLOC, SBATCH, SRUN, TORCHRUN
 
 NOTHING_SAID = Start()
 
-TORCHRUN = {
-    "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "ROLE_RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "node1", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3",
-    "TORCHELASTIC_RUN_ID": "job7", "OMP_NUM_THREADS": "1",
-    "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_9w51mc92/job7_7tsek4ud/attempt_2/1/error.json",
-}  # fmt: skip
-
-SRUN = {
-    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "2",
-    "SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[03-05]", "SLURM_STEP_NODELIST": "gpu[03-05]",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x3)", "SLURM_JOB_NUM_NODES": "3", "PMI_RANK": "5", "PMI_SIZE": "6",
-}  # fmt: skip
-
-SBATCH = {
-    "SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "6",
-    "SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[03-05]", "SLURM_TASKS_PER_NODE": "2(x3)",
-}  # fmt: skip
-
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "1234567", "PMIX_RANK": "3", "MASTER_ADDR": "node1",
-}  # fmt: skip
-
-MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "8", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1"}
-
-SALLOC = {
-    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0", "SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PTY_PORT": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "1", "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.4711.4294967290",
-}  # fmt: skip
-
-ARRAY = {"SLURM_JOB_ID": "91", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "3"}
-
 
 def facts(world: World) -> tuple:
-    return (world.rank, world.size, world.local_rank, world.local_size, world.told_by)
+    return (world.rank, world.size, world.local_rank, world.local_size, world.launcher)
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, (0, 1, 0, 1, "nobody")),
+        ({}, (0, 1, 0, 1, "none")),
         (TORCHRUN, (3, 4, 1, 2, "torchrun")),
         (SRUN, (5, 6, 1, 2, "Slurm")),
-        (SBATCH, (0, 1, 0, 1, "nobody")),
-        (SALLOC, (0, 1, 0, 1, "nobody")),
+        (SBATCH, (0, 1, 0, 1, "none")),
+        (SALLOC, (0, 1, 0, 1, "none")),
         (SBATCH | TORCHRUN, (3, 4, 1, 2, "torchrun")),
         (SRUN | TORCHRUN, (3, 4, 1, 2, "torchrun")),
         (OPEN_MPI, (3, 4, 1, 2, "mpirun")),
@@ -82,22 +49,22 @@ def test_each_launcher_is_understood(environ, expected):
 def test_variables_without_a_launcher_are_enough():
     environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
     world = detect_world(environ, NOTHING_SAID)
-    assert (world.rank, world.size, world.told_by, world.meeting) == (1, 2, "environment", "tcp://10.0.0.1:29500")
+    assert (world.rank, world.size, world.launcher, world.init_method) == (1, 2, "environment", "tcp://10.0.0.1:29500")
 
 
 def test_flags_win_over_every_launcher():
     start = Start(rank=1, world_size=3, init_method="tcp://node1:29500")
     world = detect_world(TORCHRUN | SRUN | OPEN_MPI, start)
-    assert (world.rank, world.size, world.told_by, world.meeting) == (1, 3, "flags", "tcp://node1:29500")
+    assert (world.rank, world.size, world.launcher, world.init_method) == (1, 3, "flags", "tcp://node1:29500")
 
 
-def test_a_step_meets_at_its_first_node_and_at_a_port_of_each_attempt():
+def test_a_slurm_step_connects_at_its_first_node_with_a_new_port_per_attempt():
     world = detect_world(SRUN, NOTHING_SAID)
-    host, _, port = world.meeting.removeprefix("tcp://").partition(":")
+    host, _, port = world.init_method.removeprefix("tcp://").partition(":")
     assert host == "gpu03"
     assert int(port) in DERIVED_PORTS
     others = [{"SLURM_RESTART_COUNT": "1"}, {"SLURM_STEP_ID": "1"}, {"SLURM_JOB_ID": "4712"}]
-    places = {slurm_meeting(SRUN | other) for other in [{}, *others]}
+    places = {slurm_init_method(SRUN | other) for other in [{}, *others]}
     assert len(places) == 4
 
 
@@ -119,7 +86,7 @@ def test_a_torchrun_that_names_no_folder_names_no_launch():
     assert detect_world(nameless, NOTHING_SAID).launch_id is None
 
 
-def test_the_ranks_of_an_array_share_a_name_and_each_speaks_for_itself():
+def test_ranks_of_an_array_job_share_a_launch_id_and_each_is_its_own_slurm_job():
     start = Start(rank=1, world_size=3, init_method="file:///shared/meet")
     world = detect_world(ARRAY | {"SLURM_RESTART_COUNT": "1"}, start)
     assert (world.launch_id, world.attempt) == ("slurm-90", 1)
@@ -151,10 +118,10 @@ def test_the_shell_of_a_job_is_no_task():
 def test_mpirun_on_one_host_needs_no_address_and_on_several_asks_for_one():
     one_host = {key: value for key, value in OPEN_MPI.items() if key != "MASTER_ADDR"}
     world = detect_world(one_host | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, NOTHING_SAID)
-    assert world.meeting.startswith("tcp://127.0.0.1:")
+    assert world.init_method.startswith("tcp://127.0.0.1:")
     with pytest.raises(ConfigError, match="mpirun started ranks on several hosts, but MASTER_ADDR is not set"):
         detect_world(one_host, NOTHING_SAID)
-    assert detect_world(OPEN_MPI | {"MASTER_PORT": "4242"}, NOTHING_SAID).meeting == "tcp://node1:4242"
+    assert detect_world(OPEN_MPI | {"MASTER_PORT": "4242"}, NOTHING_SAID).init_method == "tcp://node1:4242"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Launchers that start every rank: what each says is understood, and a trace of one that is not is an error."""
+"""Launchers that start every rank: each is recognised, and an unknown launcher is an error."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.parallel.detect import detect_world
 from paceline.parallel.launchers import LAUNCHERS
-from tests.parallel.test_detect import SRUN
+from tests.parallel.launcher_variables import SRUN
 
 NOTHING_SAID = Start()
 
@@ -39,7 +39,7 @@ SIZES = ("SIZE", "LOCAL_SIZE", "NNODES", "LOCALNRANKS")
 
 
 def facts(world: World) -> tuple:
-    return (world.rank, world.size, world.local_rank, world.local_size, world.told_by)
+    return (world.rank, world.size, world.local_rank, world.local_size, world.launcher)
 
 
 def one_task(environ: dict[str, str]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def test_rank_and_size_are_those_of_the_launcher(environ, request):
     name = request.node.callspec.id.partition(" ")[0].removesuffix("2")
     world = detect_world(environ | {"MASTER_ADDR": "node0"}, NOTHING_SAID)
     assert facts(world) == (3, 4, 1, 2, name)
-    assert world.meeting.startswith("tcp://node0:")
+    assert world.init_method.startswith("tcp://node0:")
 
 
 @pytest.mark.parametrize("environ", ALL.values(), ids=ALL)
@@ -74,7 +74,7 @@ def test_the_only_task_of_a_launcher_trains_alone(environ):
 )
 def test_all_ranks_of_a_launch_compute_the_same_port_and_other_launches_another(environ, rank, job):
     def place(**more: str) -> str:
-        return detect_world(environ | {"MASTER_ADDR": "node0"} | more, NOTHING_SAID).meeting
+        return detect_world(environ | {"MASTER_ADDR": "node0"} | more, NOTHING_SAID).init_method
 
     assert place() == place(**{rank: "0"})
     assert place() != place(**{job: "another"})
@@ -82,7 +82,7 @@ def test_all_ranks_of_a_launch_compute_the_same_port_and_other_launches_another(
 
 @pytest.mark.parametrize("environ", [PALS, CRAY_PMI], ids=["PALS", "Cray PMI"])
 def test_slurm_is_believed_where_it_sets_the_variables_of_others(environ):
-    assert detect_world(SRUN | environ, NOTHING_SAID).told_by == "Slurm"
+    assert detect_world(SRUN | environ, NOTHING_SAID).launcher == "Slurm"
 
 
 def test_mpirun_in_a_slurm_job_is_believed_although_slurm_started_its_helpers():
@@ -112,12 +112,12 @@ TRACES = [
 
 @pytest.mark.parametrize("environ", TRACES, ids=[next(iter(environ)) for environ in TRACES])
 def test_a_trace_of_a_launcher_that_is_not_understood_is_refused_unless_flags_say_more(environ):
-    with pytest.raises(ConfigError, match="says that this is one of several ranks") as caught:
+    with pytest.raises(ConfigError, match="suggests that this is one of several ranks") as caught:
         detect_world(environ, NOTHING_SAID)
     assert "--rank 0 --world-size 1 to train alone" in str(caught.value.hint)
     assert detect_world(environ, Start(rank=0, world_size=1)).size == 1
     assert detect_world(environ, Start(rank=1, world_size=2, init_method="tcp://a:1")).rank == 1
-    assert detect_world(environ, Start(nnodes="2", node_rank=1, rendezvous="a:1")).told_by == "nobody"
+    assert detect_world(environ, Start(nnodes="2", node_rank=1, rendezvous="a:1")).launcher == "none"
 
 
 NO_LAUNCHER = {
@@ -136,7 +136,7 @@ NO_LAUNCHER = {
 
 @pytest.mark.parametrize("environ", NO_LAUNCHER.values(), ids=NO_LAUNCHER)
 def test_a_shell_that_no_launcher_started_trains_alone(environ):
-    assert facts(detect_world(environ, NOTHING_SAID)) == (0, 1, 0, 1, "nobody")
+    assert facts(detect_world(environ, NOTHING_SAID)) == (0, 1, 0, 1, "none")
 
 
 def test_a_world_of_one_needs_no_rank():

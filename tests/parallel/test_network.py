@@ -5,16 +5,16 @@ import socket
 from paceline.core.world import World
 from paceline.parallel.network import choose_interface, interface_towards
 
-TWO_HOSTS = World(rank=1, size=2, meeting="tcp://127.0.0.1:29500")
+TWO_HOSTS = World(rank=1, size=2, init_method="tcp://127.0.0.1:29500")
 
 
-def test_a_meeting_on_the_loopback_stays_there():
+def test_a_rendezvous_on_loopback_uses_the_loopback_interface():
     environ: dict[str, str] = {}
     choose_interface(TWO_HOSTS, environ)
     assert environ == {"GLOO_SOCKET_IFNAME": interface_towards("127.0.0.1")}
 
 
-def test_what_the_user_chose_is_kept():
+def test_an_interface_chosen_by_the_user_is_kept():
     environ = {"GLOO_SOCKET_IFNAME": "ib0"}
     choose_interface(TWO_HOSTS, environ)
     assert environ == {"GLOO_SOCKET_IFNAME": "ib0"}
@@ -22,11 +22,11 @@ def test_what_the_user_chose_is_kept():
 
 def test_ranks_of_one_host_are_left_to_gloo():
     environ: dict[str, str] = {"MASTER_ADDR": socket.gethostname()}
-    choose_interface(World(rank=1, size=2, local_size=2, meeting="env://"), environ)
+    choose_interface(World(rank=1, size=2, local_size=2, init_method="env://"), environ)
     assert "GLOO_SOCKET_IFNAME" not in environ
 
 
-def test_a_host_that_nobody_knows_gives_no_interface():
+def test_an_unknown_host_gives_no_interface():
     environ: dict[str, str] = {}
-    choose_interface(World(rank=1, size=2, meeting="tcp://no.such.host.invalid:1"), environ)
+    choose_interface(World(rank=1, size=2, init_method="tcp://no.such.host.invalid:1"), environ)
     assert environ == {}

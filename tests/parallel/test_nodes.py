@@ -6,12 +6,12 @@ import paceline
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError
 from paceline.core.start import Start
-from paceline.launching.plan import plan_launch
+from paceline.launching.launch_plan import plan_launch
 from paceline.parallel.detect import detect_world
 from paceline.parallel.nodes import join_nodes
 from paceline.parallel.ports import DERIVED_PORTS
 from tests.conftest import make_small_config
-from tests.parallel.test_detect import OPEN_MPI, SRUN, TORCHRUN
+from tests.parallel.launcher_variables import OPEN_MPI, SRUN, TORCHRUN
 
 KUBEFLOW = {
     "PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto", "PET_NODE_RANK": "1",
@@ -44,7 +44,7 @@ def test_an_elastic_job_of_kubeflow_keeps_its_range():
 
 def test_a_pytorchjob_with_several_ranks_per_pod_counts_pods():
     assert nodes(join_nodes(Start(), PYTORCHJOB)) == ("2", 1, 2, "job-node-0-0.job:29400")
-    assert detect_world(PYTORCHJOB, join_nodes(Start(), PYTORCHJOB)).told_by == "nobody"
+    assert detect_world(PYTORCHJOB, join_nodes(Start(), PYTORCHJOB)).launcher == "none"
 
 
 def test_skypilot_names_the_nodes():
@@ -124,7 +124,7 @@ def test_the_restarts_that_kubeflow_allows_are_kept():
 
 @pytest.mark.parametrize("environ", [{"PET_NNODES": "2"}, {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}])
 def test_nodes_without_an_address_are_refused_with_the_flags_to_add(environ):
-    with pytest.raises(ConfigError, match=r"NODES is 2, but \w+ does not say where the nodes connect") as caught:
+    with pytest.raises(ConfigError, match=r"NODES is 2, but \w+ has no address at which the nodes connect") as caught:
         join_nodes(Start(), environ)
     assert "--nnodes 2 --node-rank N --rendezvous HOST:PORT" in str(caught.value.hint)
 

@@ -1,4 +1,4 @@
-"""Fingerprints of tensors, and how differences between ranks are told."""
+"""Hashes of tensors, and the text about differences between ranks."""
 
 import struct
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline.core.world import World
-from paceline.parallel.replicas import Mismatch, check_replicas, describe, fingerprint
+from paceline.parallel.replicas import Mismatch, check_replicas, describe_mismatches, tensor_hash
 from paceline.parallel.team import Team
 
 
@@ -28,32 +28,32 @@ def nan(payload):
     ],
 )
 def test_different_bits_have_different_fingerprints(one, other):
-    assert fingerprint(one) == fingerprint(one.clone())
-    assert fingerprint(one) != fingerprint(other)
+    assert tensor_hash(one) == tensor_hash(one.clone())
+    assert tensor_hash(one) != tensor_hash(other)
 
 
 def test_the_memory_layout_is_not_part_of_the_fingerprint():
     tensor = torch.randn(2, 3, 4, 5)
-    assert fingerprint(tensor) == fingerprint(tensor.to(memory_format=torch.channels_last))
-    assert fingerprint(tensor) == fingerprint(torch.stack([tensor, tensor], -1)[..., 0])
+    assert tensor_hash(tensor) == tensor_hash(tensor.to(memory_format=torch.channels_last))
+    assert tensor_hash(tensor) == tensor_hash(torch.stack([tensor, tensor], -1)[..., 0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.int64, torch.complex64])
 def test_tensors_of_any_type_have_a_fingerprint(dtype):
-    assert fingerprint(torch.zeros(3).to(dtype)) != fingerprint(torch.ones(3).to(dtype))
+    assert tensor_hash(torch.zeros(3).to(dtype)) != tensor_hash(torch.ones(3).to(dtype))
 
 
 def test_a_lone_rank_has_no_mismatch():
     assert check_replicas([("weight", torch.zeros(1))], Team(World(), torch.device("cpu"))) == []
 
 
-def test_mismatches_are_told_in_a_sentence():
+def test_mismatches_are_described_in_a_sentence():
     found = [Mismatch(name=f"layer{number}", groups=((0, 2, 3), (1,))) for number in range(2)]
     found += [Mismatch(name="fc.bias", groups=((0, 1), (2,), (3,)))] * 41
-    assert describe(found[:1], 7) == (
-        "the ranks no longer hold the same model after step 7: layer0 (ranks 0,2,3 against rank 1)"
+    assert describe_mismatches(found[:1], 7) == (
+        "the model differs between ranks after step 7: layer0 (ranks 0,2,3 against rank 1)"
     )
-    assert describe(found, 1412) == (
-        "the ranks no longer hold the same model after step 1,412: layer0 (ranks 0,2,3 against rank 1), "
+    assert describe_mismatches(found, 1412) == (
+        "the model differs between ranks after step 1,412: layer0 (ranks 0,2,3 against rank 1), "
         "layer1 (ranks 0,2,3 against rank 1), fc.bias (ranks 0,1 against rank 2 against rank 3) and 40 more"
     )

@@ -93,7 +93,7 @@ def test_batch_norm_sees_chunks_and_keeps_the_statistics_of_the_first():
     torch.testing.assert_close(dict(model.named_buffers()), dict(by_hand[0].named_buffers()), rtol=0, atol=0)
 
 
-def test_forward_and_backward_run_at_the_same_time_in_threads_with_their_share():
+def test_forward_and_backward_run_concurrently_with_cores_divided_between_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     model = Watched(plain_model(), num_replicas=2)
@@ -125,7 +125,7 @@ def test_updates_frozen_parameters_and_modes_reach_every_replica():
     assert [parameter.grad is None for parameter in model.parameters()] == [True, True, *[False] * 4]
 
 
-def test_nothing_is_kept_for_a_backward_pass_that_nobody_wants():
+def test_nothing_is_kept_for_backward_without_gradients():
     parallel = ThreadedParallel(plain_model(), 2)
     with torch.no_grad():
         assert not parallel(batch()[0]).requires_grad
@@ -211,7 +211,7 @@ def test_every_draw_is_a_function_of_seed_and_replica(name):
     assert not any(torch.equal(chunks[0], other) for other in chunks[1:])
 
 
-def test_what_threads_cannot_do_is_refused():
+def test_models_that_threads_cannot_run_are_refused():
     images = torch.ones(8, 3, 8, 8)
     with pytest.raises(ModelError, match="returns a tuple, which threads cannot put together"):
         ThreadedParallel(Draws(lambda images: (images, images)), 2)(images)

@@ -255,7 +255,7 @@ def work(job: Job) -> Any:
 
     torch.manual_seed(0)
     world = World(
-        rank=job.rank, size=job.world_size, local_rank=job.rank, local_size=job.world_size, told_by="the tests"
+        rank=job.rank, size=job.world_size, local_rank=job.rank, local_size=job.world_size, launcher="the tests"
     )
     if job.world_size > 1:
         dist.init_process_group("gloo", init_method=f"file://{job.store}", rank=job.rank, world_size=job.world_size)

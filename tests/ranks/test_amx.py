@@ -7,21 +7,19 @@ from unittest.mock import patch
 
 import pytest
 
-from paceline.analysis.checkup import findings
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, RunError
-from paceline.core.start import Start
-from paceline.engine.rank import Beginning
-from paceline.engine.score import score_checkpoint
-from paceline.engine.signals import StopRequest
+from paceline.doctor.findings import findings
+from paceline.doctor.probe import check_up
+from paceline.engine.evaluate import score_checkpoint
 from paceline.parallel import amx
-from paceline.parallel.checkup import check_up
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_environments
-from tests.engine.conftest import final_state
-from tests.parallel.test_amx import DIES, DIES_WITH_AMX, LIMITED
-from tests.ranks.test_checkup import quiet
+from tests.parallel.amx_probes import DIES, DIES_WITH_AMX, LIMITED
+from tests.ranks.checkups import quiet
+from tests.ranks.runs import exact_settings, train_rank
+from tests.states import final_state
 
 
 def with_crashing_amx(team: Team, probe: str, log: Path, function, *args: Any) -> Any:
@@ -34,24 +32,23 @@ def with_crashing_amx(team: Team, probe: str, log: Path, function, *args: Any) -
         return function(team, *args)
 
 
-def live(team: Team, settings: dict[str, Any], resume: Path | None = None) -> tuple[str, str | None]:
-    folder = None if resume is None else RunFolder(resume)
-    result = Beginning(Config(**settings), team, Start()).run(StopRequest(), folder)
-    return str(result.folder), os.environ.get(amx.LIMIT)
+def train_and_read_limit(team: Team, settings: dict[str, Any], resume: Path | None = None) -> tuple[Path, str | None]:
+    """Train, and return the run folder and the limit of instructions that training has set."""
+    return train_rank(team, settings, resume).folder, os.environ.get(amx.LIMIT)
 
 
 def bitwise(tmp_path: Path, **settings: Any) -> dict[str, Any]:
-    usual = {"model": "cnn", "steps": 2, "global_batch": 96, "threads": 1, "track": (), "runs_dir": tmp_path / "runs"}
-    return usual | {"precision": "bf16", "exact": "bitwise", "shards": 4} | settings
+    usual = {"model": "cnn", "steps": 2, "global_batch": 96, "precision": "bf16"}
+    return exact_settings(tmp_path, **(usual | settings))
 
 
 @pytest.mark.bf16
 def test_ranks_train_without_amx_after_one_probe_for_their_host(ranks, tmp_path):
     log = tmp_path / "probes"
-    answers = ranks(2).run(with_crashing_amx, DIES_WITH_AMX, log, live, bitwise(tmp_path))
+    answers = ranks(2).run(with_crashing_amx, DIES_WITH_AMX, log, train_and_read_limit, bitwise(tmp_path))
     assert [limit for _, limit in answers] == ["AVX512_CORE_BF16"] * 2
     assert log.read_text() == "tried\n" * 2, "with AMX, and without"
-    folder = RunFolder(Path(answers[0][0]))
+    folder = RunFolder(answers[0][0])
     assert "when bf16 uses AMX; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 was set" in folder.log.read_text()
     assert read_environments(folder)[0]["variables"] | LIMITED == read_environments(folder)[0]["variables"]
     assert final_state(folder.path)["fingerprint"] | LIMITED == final_state(folder.path)["fingerprint"]
@@ -61,19 +58,19 @@ def test_ranks_train_without_amx_after_one_probe_for_their_host(ranks, tmp_path)
 def test_a_bitwise_run_without_amx_is_not_continued_with_it(ranks, tmp_path):
     log = tmp_path / "probes"
     settings = bitwise(tmp_path)
-    ((folder, _),) = ranks(1).run(with_crashing_amx, DIES_WITH_AMX, log, live, settings)
-    with pytest.raises(RunError, match="ONEDNN_MAX_CPU_ISA, which was AVX512_CORE_BF16 and is not set here"):
-        ranks(2).run(with_crashing_amx, "", log, live, settings | {"steps": 4}, Path(folder))
+    ((folder, _),) = ranks(1).run(with_crashing_amx, DIES_WITH_AMX, log, train_and_read_limit, settings)
+    with pytest.raises(RunError, match="ONEDNN_MAX_CPU_ISA was AVX512_CORE_BF16 when saved and is not set here"):
+        ranks(2).run(with_crashing_amx, "", log, train_and_read_limit, settings | {"steps": 4}, folder)
 
 
 def score(team: Team, settings: dict[str, Any]) -> tuple[int, str | None]:
-    folder, _ = live(team, settings)
+    folder, _ = train_and_read_limit(team, settings)
     del os.environ[amx.LIMIT]
     said: list[str] = []
-    run = RunFolder(Path(folder))
+    run = RunFolder(folder)
     scored = score_checkpoint(Config(**settings), run, checkpoint="last", split="test", warn=said.append)
     assert "when bf16 uses AMX" in said[0]
-    return scored.images, os.environ.get(amx.LIMIT)
+    return scored.samples, os.environ.get(amx.LIMIT)
 
 
 @pytest.mark.bf16
@@ -84,14 +81,14 @@ def test_a_checkpoint_is_evaluated_without_amx_too(ranks, tmp_path):
 
 def test_ranks_that_cannot_compute_in_bf16_are_refused(ranks, tmp_path):
     with pytest.raises(ConfigError, match=r"torch crashes on \S+ when it computes in bf16") as refused:
-        ranks(2).run(with_crashing_amx, DIES, tmp_path / "probes", live, bitwise(tmp_path))
+        ranks(2).run(with_crashing_amx, DIES, tmp_path / "probes", train_and_read_limit, bitwise(tmp_path))
     assert refused.value.hint == "use --precision fp32"
     assert not (tmp_path / "runs").exists()
 
 
 def test_fp32_tries_nothing(ranks, tmp_path):
     log = tmp_path / "probes"
-    answers = ranks(2).run(with_crashing_amx, DIES, log, live, bitwise(tmp_path, precision="fp32"))
+    answers = ranks(2).run(with_crashing_amx, DIES, log, train_and_read_limit, bitwise(tmp_path, precision="fp32"))
     assert [limit for _, limit in answers] == [None] * 2
     assert not log.exists()
 

@@ -30,10 +30,10 @@ def small_model(**settings):
     )
 
 
-def whole_batch(num_images):
+def whole_batch(num_samples):
     generator = torch.Generator().manual_seed(4)
-    images = torch.randn(num_images, 3, 6, 6, generator=generator) * 2 + 1
-    return images, torch.randint(5, (num_images,), generator=generator)
+    images = torch.randn(num_samples, 3, 6, 6, generator=generator) * 2 + 1
+    return images, torch.randint(5, (num_samples,), generator=generator)
 
 
 def train_on_share(team, shares, settings):
@@ -61,8 +61,8 @@ def train_on_share(team, shares, settings):
     return {"output": output.detach(), "input": images.grad, "grads": grads, "buffers": buffers}
 
 
-def train_alone(num_images, settings):
-    model, (images, labels) = small_model(**settings), whole_batch(num_images)
+def train_alone(num_samples, settings):
+    model, (images, labels) = small_model(**settings), whole_batch(num_samples)
     images.requires_grad_()
     output = None
     for _ in range(2):
@@ -93,7 +93,7 @@ def assert_close(got, expected):
         ((6, 5), {"track_running_stats": False}),
     ],
 )
-def test_ranks_with_unequal_shares_compute_what_one_process_computes(ranks, shares, settings):
+def test_ranks_with_unequal_batches_compute_the_result_of_one_process(ranks, shares, settings):
     alone = train_alone(sum(shares), settings)
     together = ranks(len(shares)).run(train_on_share, shares, settings)
     outputs = torch.cat([result["output"] for result, share in zip(together, shares, strict=True) if share])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.parallel.buffers import GhostBuffers
+from paceline.parallel.buffers import GhostStep
 
 SHARES = (8, 8, 8, 3)
 
@@ -37,12 +37,10 @@ def train_shards(team):
     model = WithConstants()
     for step in range(2):
         shards = shards_of_step(step)
-        buffers = GhostBuffers(model)
-        for number in shards_of(team.world.rank, team.world.size):
-            buffers.reset()
-            model(shards[number])
-            buffers.collect(SHARES[number] / sum(SHARES))
-        buffers.finish(team)
+        with GhostStep(model, team, scale=1.0) as ghosts:
+            for number in shards_of(team.world.rank, team.world.size):
+                with ghosts.micro_batch(SHARES[number] / sum(SHARES)):
+                    model(shards[number])
     return dict(model.named_buffers())
 
 
@@ -74,13 +72,12 @@ def test_buffers_do_not_depend_on_which_rank_runs_a_shard(ranks, size):
 
 def step_with_idle_ranks(team):
     model = WithConstants()
-    buffers = GhostBuffers(model)
-    if team.world.rank == 1:
-        buffers.reset()
-        model(shards_of_step(0)[0])
-        buffers.collect(1.0)
-    buffers.finish(team)
-    GhostBuffers(nn.Linear(2, 2)).finish(team)
+    with GhostStep(model, team, scale=1.0) as ghosts:
+        if team.world.rank == 1:
+            with ghosts.micro_batch(1.0):
+                model(shards_of_step(0)[0])
+    with GhostStep(nn.Linear(2, 2), team, scale=1.0):
+        pass
     return dict(model.named_buffers())
 
 

@@ -8,16 +8,11 @@ import torch
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, ModelError, RanksError, RunError
-from paceline.core.start import Start
-from paceline.engine.rank import Beginning
 from paceline.parallel.team import Team
-from paceline.records.folder import RunFolder
-from paceline.records.reader import read_metrics
+from paceline.records.entries import RunResult
 from tests.campaign.inside import FAULTS
-from tests.engine.conftest import differences, final_state
-from tests.ranks.test_training import StopAt
-
-VARYING = {"images_per_s", "seconds", "phases", "utilisation", "time"}
+from tests.ranks.runs import exact_settings, scores, train, train_rank, unequal
+from tests.states import differences, final_state
 
 MODELS = '''
 import random
@@ -108,42 +103,6 @@ def models(tmp_path_factory) -> Path:
     return path
 
 
-def exact(tmp_path: Path, **settings: Any) -> dict[str, Any]:
-    """Return settings of a run of a few steps; 1,293 images in batches of 215 leave three for the seventh."""
-    usual = {"model": "mlp", "steps": 9, "global_batch": 215, "lr": 0.05, "track": (), "log_every": 4}
-    return usual | {"exact": "bitwise", "shards": 4, "threads": 1, "runs_dir": tmp_path / "runs"} | settings
-
-
-def live(team: Team, settings: dict[str, Any], resume: Path | None = None, stop_at: int | None = None) -> str:
-    torch.set_num_threads(settings["threads"])
-    stop = StopAt(stop_at is not None and team.world.rank == team.world.size - 1)
-    stop.at = stop_at or 0
-    try:
-        result = Beginning(Config(**settings), team, Start()).run(stop, None if resume is None else RunFolder(resume))
-    finally:
-        torch.set_num_threads(1)
-    return str(result.folder)
-
-
-def train(ranks, world_size: int, settings: dict[str, Any], *more: Any) -> Path:
-    return Path(ranks(world_size).run(live, settings, *more)[0])
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    """Return what a run wrote down of losses and scores, without what depends on the time."""
-    return [
-        {key: value for key, value in record.items() if key not in VARYING}
-        for record in read_metrics(RunFolder(folder))
-        if record["kind"] in {"step", "epoch", "eval"}
-    ]
-
-
-def unequal(first: Path, second: Path) -> list[str]:
-    """Return where two runs differ: parameters, buffers, optimizer, progress, and every loss on the way."""
-    states = differences(final_state(first), final_state(second))
-    return states + differences(records(first), records(second), "/records")
-
-
 CASES = {
     "no batch norm": {"model": "plain", "shards": 4},
     "dropout, adamw": {"model": "dropped", "shards": 6, "optimizer": "adamw", "lr": 0.002, "clip": 0.5},
@@ -161,51 +120,51 @@ CASES = {
     "name", [pytest.param(name, marks=[pytest.mark.bf16] if CASES[name]["model"] == "Halved" else []) for name in CASES]
 )
 def test_every_bit_is_the_same_at_every_world_size(ranks, tmp_path, models, name):
-    settings = exact(tmp_path, **CASES[name])
+    settings = exact_settings(tmp_path, **CASES[name])
     if settings["model"] not in {"cnn", "mlp"}:
         settings["model"] = f"{models}:{settings['model']}"
     alone = train(ranks, 1, settings)
-    assert len(records(alone)) > 3
+    assert len(scores(alone)) > 3
     for world_size in (2, 3, 4):
         assert unequal(alone, train(ranks, world_size, settings)) == [], f"{world_size} ranks"
 
 
 def test_buffers_of_every_kind_hold_what_the_shards_saw(ranks, tmp_path, models):
-    folder = train(ranks, 2, exact(tmp_path, model=f"{models}:Keeping"))
+    folder = train(ranks, 2, exact_settings(tmp_path, model=f"{models}:Keeping"))
     buffers = final_state(folder)["model"]
     assert (bool(buffers["fresh"]), int(buffers["count"])) == (False, 2**30 + 9)
     assert -1 < float(buffers["least"]) < 0
     assert 0 < float(buffers["center"].abs().max()) < 1
 
 
-def in_many_buckets(team: Team, settings: dict[str, Any]) -> str:
+def in_many_buckets(team: Team, settings: dict[str, Any]) -> RunResult:
     return planted("paceline.parallel.exact.bucket", "LARGEST", 2048, team, settings)
 
 
 def test_where_buckets_end_changes_no_bit(ranks, tmp_path):
     """Small buckets go over the ranks while the backward pass runs; the one of a whole model after it."""
-    settings = exact(tmp_path, model="cnn", shards=8, steps=14)
+    settings = exact_settings(tmp_path, model="cnn", shards=8, steps=14)
     alone = train(ranks, 1, settings)
     for world_size in (1, 2, 3, 4):
-        assert unequal(alone, Path(ranks(world_size).run(in_many_buckets, settings)[0])) == [], f"{world_size} ranks"
+        assert unequal(alone, ranks(world_size).run(in_many_buckets, settings)[0].folder) == [], f"{world_size} ranks"
 
 
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.bf16), "fp16"])
 def test_every_bit_is_the_same_in_16_bit_arithmetic(ranks, tmp_path, precision):
-    settings = exact(tmp_path, model="cnn", precision=precision, steps=4, global_batch=96)
+    settings = exact_settings(tmp_path, model="cnn", precision=precision, steps=4, global_batch=96)
     assert unequal(train(ranks, 1, settings), train(ranks, 3, settings)) == []
 
 
 def test_workers_that_prepare_batches_change_no_bit(ranks, tmp_path):
-    settings = exact(tmp_path, model="cnn", augment="crop1,flip")
+    settings = exact_settings(tmp_path, model="cnn", augment="crop1,flip")
     assert unequal(train(ranks, 1, settings | {"workers": 2}), train(ranks, 3, settings)) == []
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 2), (1, 4), (4, 1)])
-def test_a_run_stopped_at_one_world_size_goes_on_at_another_to_the_same_bits(ranks, tmp_path, first, second):
-    settings = exact(tmp_path, model="cnn", optimizer="adamw", lr=0.002, ema=0.9)
+def test_a_run_stopped_at_one_world_size_resumes_at_another_to_the_same_bits(ranks, tmp_path, first, second):
+    settings = exact_settings(tmp_path, model="cnn", optimizer="adamw", lr=0.002, ema=0.9)
     whole = train(ranks, 1, settings)
-    stopped = train(ranks, first, settings, None, 3)
+    stopped = train(ranks, first, settings, None, first - 1, 3)
     assert final_state(stopped)["progress"]["step"] in {3, 4}
     resumed = train(ranks, second, settings, stopped)
     assert differences(final_state(whole), final_state(resumed)) == []
@@ -213,55 +172,55 @@ def test_a_run_stopped_at_one_world_size_goes_on_at_another_to_the_same_bits(ran
 
 def test_bitwise_and_order_differ_by_rounding_only(ranks, tmp_path, models):
     """Ragged shards are weighted: the gradient is that of the whole batch, as with one part."""
-    settings = exact(tmp_path, model=f"{models}:plain", log_every=1)
+    settings = exact_settings(tmp_path, model=f"{models}:plain", log_every=1)
     curves = [
-        [record["loss"] for record in records(train(ranks, size, settings | {"exact": kind})) if "lr" in record]
+        [record["loss"] for record in scores(train(ranks, size, settings | {"exact": kind})) if "lr" in record]
         for size, kind in ((1, "order"), (3, "bitwise"))
     ]
     assert curves[0] == pytest.approx(curves[1], rel=1e-5)
     assert curves[0] != curves[1]
 
 
-def planted(module: str, name: str, fault: Any, team: Team, settings: dict[str, Any]) -> str:
+def planted(module: str, name: str, fault: Any, team: Team, settings: dict[str, Any]) -> RunResult:
     """Train with something replaced."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{module}.{name}", fault)
-        return live(team, settings)
+        return train_rank(team, settings)
 
 
-def with_fault(team: Team, settings: dict[str, Any], name: str) -> str:
+def with_fault(team: Team, settings: dict[str, Any], name: str) -> RunResult:
     with FAULTS[name](team):
-        return live(team, settings)
+        return train_rank(team, settings)
 
 
 @pytest.mark.parametrize("fault", ["ring all-reduce", "randomness consumed per rank", "unweighted ragged batch"])
 def test_a_planted_fault_shows_at_three_ranks(ranks, tmp_path, fault):
-    settings = exact(tmp_path, model="cnn", shards=6)
+    settings = exact_settings(tmp_path, model="cnn", shards=6)
     assert unequal(train(ranks, 1, settings), train(ranks, 3, settings)) == []
-    alone, spread = (Path(ranks(size).run(with_fault, settings, fault)[0]) for size in (1, 3))
+    alone, spread = (ranks(size).run(with_fault, settings, fault)[0].folder for size in (1, 3))
     assert any(place.startswith("/model") for place in unequal(alone, spread))
 
 
-def test_two_threads_give_other_bits_which_is_why_they_are_part_of_the_fingerprint(ranks, tmp_path):
-    settings = exact(tmp_path, model="cnn")
+def test_two_threads_give_a_different_result_so_the_fingerprint_holds_them(ranks, tmp_path):
+    settings = exact_settings(tmp_path, model="cnn")
     one, two = (train(ranks, 1, settings | {"threads": threads}) for threads in (1, 2))
     assert any(place.startswith("/model") for place in unequal(one, two))
-    with pytest.raises(RunError, match="threads, which was 1 and is 2 here") as refused:
+    with pytest.raises(RunError, match="threads was 1 when saved and is 2 here") as refused:
         train(ranks, 2, settings | {"threads": 2, "steps": 12}, one)
     assert "--threads 1" in (refused.value.hint or "")
     train(ranks, 2, settings | {"threads": 2, "steps": 12, "exact": "order", "batch_norm": "ghost"}, one)
 
 
-def one_has_two_threads(team: Team, settings: dict[str, Any]) -> str:
-    return live(team, settings | {"threads": 1 + team.world.rank})
+def one_has_two_threads(team: Team, settings: dict[str, Any]) -> RunResult:
+    return train_rank(team, settings | {"threads": 1 + team.world.rank})
 
 
 def test_ranks_with_different_threads_are_refused(ranks, tmp_path):
     with pytest.raises(ConfigError, match="threads is 1 on rank 0 and 2 on rank 1"):
-        ranks(2).run(one_has_two_threads, exact(tmp_path))
+        ranks(2).run(one_has_two_threads, exact_settings(tmp_path))
 
 
-def flipped(team: Team, settings: dict[str, Any]) -> str:
+def flipped(team: Team, settings: dict[str, Any]) -> RunResult:
     from paceline.parallel.exact.bucket import Bucket
 
     honest = Bucket.give
@@ -275,13 +234,13 @@ def flipped(team: Team, settings: dict[str, Any]) -> str:
 
 
 def test_one_flipped_bit_on_one_rank_is_caught(ranks, tmp_path):
-    with pytest.raises(RanksError, match="no longer hold the same model after step 1"):
-        ranks(3).run(flipped, exact(tmp_path, check_replicas=1))
+    with pytest.raises(RanksError, match="the model differs between ranks after step 1"):
+        ranks(3).run(flipped, exact_settings(tmp_path, check_replicas=1))
 
 
 def test_an_operation_that_is_not_deterministic_is_refused(ranks, tmp_path, models):
-    with pytest.raises(ModelError, match="put_ gives other bits each time it runs"):
-        train(ranks, 1, exact(tmp_path, model=f"{models}:Careless"))
+    with pytest.raises(ModelError, match="put_ is non-deterministic"):
+        train(ranks, 1, exact_settings(tmp_path, model=f"{models}:Careless"))
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -296,7 +255,7 @@ def test_an_operation_that_is_not_deterministic_is_refused(ranks, tmp_path, mode
         {"accumulate": 2},
     ],
 )
-def test_what_cannot_be_exact_is_refused_with_the_reason(settings):
+def test_settings_that_cannot_be_exact_are_refused_with_the_reason(settings):
     with pytest.raises(ConfigError, match="--exact bitwise") as refused:
         Config(exact="bitwise", **settings)
     assert refused.value.hint

@@ -9,30 +9,29 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
-from paceline.core.plan import BatchPlan
 from paceline.parallel.exact.bucket import Bucket
-from paceline.parallel.exact.exchange import Stream, finish
+from paceline.parallel.exact.exchange import Route, Stream, finish, middle_ranks
 from paceline.parallel.exact.reducer import Reducer
-from paceline.parallel.exact.route import Route, middle_ranks
 from paceline.parallel.team import Team
-from tests.ranks.test_exact import exact, live
+from tests.ranks.runs import exact_settings, train_rank
 
 
 def sums_of_few_shards(team: Team) -> list[torch.Tensor]:
     """Return the gradient of steps of one shard, of two, and so on up to eight."""
-    plan = BatchPlan.make(Config(exact="bitwise", shards=8), images=1000, world_size=team.world.size)
-    owned = [plan.part_numbers(rank) for rank in range(team.world.size)]
+    plan = BatchPlan.make(Config(exact="bitwise", shards=8), num_samples=1000, world_size=team.world.size)
+    owned = [plan.micro_batch_indices(rank) for rank in range(team.world.size)]
     torch.manual_seed(0)
     model = nn.Linear(300, 300)
     images = [torch.randn(5, 300) * 10.0 ** (shard % 3) for shard in range(8)]
-    reducer = Reducer(model, team, owned, middle=plan.middle)
+    reducer = Reducer(model, team, owned)
     found = []
     for num_shards in range(1, 9):
         with reducer.step(num_shards):
             for shard in owned[team.world.rank]:
                 if shard < num_shards:
-                    with reducer.shard(1 / 8):
+                    with reducer.micro_batch(1 / 8):
                         model(images[shard]).square().sum().backward()
         assert model.weight.grad is not None
         found.append(model.weight.grad.clone())
@@ -40,8 +39,8 @@ def sums_of_few_shards(team: Team) -> list[torch.Tensor]:
     return found
 
 
-def test_ranks_without_a_shard_pass_on_what_others_have(ranks):
-    """A last batch of few images has fewer shards than there are ranks."""
+def test_ranks_without_a_shard_forward_the_sums_of_others(ranks):
+    """A last batch of few samples has fewer shards than there are ranks."""
     (alone,) = ranks(1).run(sums_of_few_shards)
     for world_size in (2, 3, 4, 5):
         for rank, found in enumerate(ranks(world_size).run(sums_of_few_shards)):
@@ -105,13 +104,13 @@ def test_ranks_do_not_wait_for_each_other_on_different_lanes(ranks, world_size):
 
 def threads_after(team: Team, settings: dict[str, Any]) -> int:
     """Train, and return how many threads this process has then; each connection has one."""
-    live(team, settings)
+    train_rank(team, settings)
     gc.collect()
     return psutil.Process().num_threads()
 
 
 def test_a_run_that_is_over_keeps_no_connection(ranks, tmp_path):
-    settings = exact(tmp_path, model="cnn", steps=2)
+    settings = exact_settings(tmp_path, model="cnn", steps=2)
     numbers = [ranks(3).run(threads_after, settings) for _ in range(4)]
     more = [late - early for early, late in zip(numbers[1], numbers[3], strict=True)]
     assert max(more) < 6, "two runs kept less than the connections of one, which are six or twelve"
@@ -133,7 +132,7 @@ def counted(team: Team, settings: dict[str, Any]) -> tuple[int, int, int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Route, "send", counting_send)
         patch.setattr(Bucket, "_allocate", counting_allocate)
-        live(team, settings)
+        train_rank(team, settings)
     assert len(set(allocated)) == 1
     return sum(sent), len(allocated), allocated[0]
 
@@ -142,7 +141,7 @@ def counted(team: Team, settings: dict[str, Any]) -> tuple[int, int, int]:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_all_ranks_together_send_what_a_ring_sends(ranks, tmp_path, world_size, shards):
     """However many shards a rank has. benchmarks.exact counts the bytes at the interfaces: 0.997 to 1.001."""
-    settings = exact(tmp_path, model="cnn", shards=shards, global_batch=64, steps=3)
+    settings = exact_settings(tmp_path, model="cnn", shards=shards, global_batch=64, steps=3)
     sent, memory, sizes = zip(*ranks(world_size).run(counted, settings), strict=True)
     assert sum(sent) == 3 * 2 * (world_size - 1) * sizes[0]
     assert {memory[0], memory[-1]} == {2 if world_size == 1 else 1}

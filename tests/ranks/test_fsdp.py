@@ -14,8 +14,8 @@ from paceline.core.config import Config
 from paceline.core.errors import ModelError
 from paceline.engine.job import build_job
 from paceline.parallel.team import Team
-from tests.engine.conftest import final_state
-from tests.ranks.test_training import TIGHT, live, losses, quick, train
+from tests.ranks.runs import TIGHT, losses, rank_settings, train, train_rank
+from tests.states import final_state
 
 ROUNDED = 3e-2
 """Relative difference that rounding may make in all momenta together: one ReLU that changes sides makes 2e-3."""
@@ -49,7 +49,7 @@ def short(tmp_path: Path, size: int = 8, **settings: Any) -> dict[str, Any]:
     path = tmp_path / "pictures.py"
     path.write_text(PICTURES.format(size=size))
     usual = {"model": "resnet20", "global_batch": 16, "lr": 1e-4, "schedule": "constant", "log_every": 1}
-    return quick(tmp_path, data=f"{path}:build", **(usual | settings))
+    return rank_settings(tmp_path, data=f"{path}:build", **(usual | settings))
 
 
 def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -96,7 +96,7 @@ def train_in_turn(ranks, settings: dict[str, Any], modes: tuple[str, ...]) -> di
     folder = None
     for number, mode in enumerate(modes, start=1):
         world_size = 1 if mode == "single" else 2
-        folder = train(ranks, world_size, settings | {"mode": mode, "steps": 2 * number}, resume=folder)
+        folder = train(ranks, world_size, settings | {"mode": mode, "steps": 2 * number}, folder)
     assert folder is not None
     return final_state(folder)
 
@@ -119,14 +119,14 @@ def test_local_batch_norm_resumes_in_any_mode(ranks, tmp_path, modes):
 def compiled_quickly(team: Team, settings: dict[str, Any]) -> Any:
     """Train with a model that is traced as by --compile, but runs without code being generated."""
     with patch.object(torch, "compile", functools.partial(torch.compile, backend="eager")):
-        return live(team, settings)
+        return train_rank(team, settings)
 
 
 def test_a_compiled_sharded_run_has_the_losses_of_ddp(ranks, tmp_path):
     """Accumulated, so that the compiled model must be known as one that averages gradients, and only in the end."""
-    settings = quick(tmp_path, model="cnn", steps=4, accumulate=2, log_every=1)
+    settings = rank_settings(tmp_path, model="cnn", steps=4, accumulate=2, log_every=1)
     ddp = train(ranks, 2, settings | {"mode": "ddp"})
-    fsdp = Path(ranks(2).run(compiled_quickly, settings | {"mode": "fsdp", "compile": True})[0]["folder"])
+    fsdp = ranks(2).run(compiled_quickly, settings | {"mode": "fsdp", "compile": True})[0].folder
     assert losses(fsdp) == pytest.approx(losses(ddp), rel=TIGHT)
     assert_equal_up_to_rounding(final_state(fsdp), final_state(ddp))
 
@@ -138,11 +138,11 @@ def shard_beside_an_accelerator(team: Team, settings: dict[str, Any]) -> set[str
 
 
 def test_shards_are_on_the_device_of_the_run_where_there_is_an_accelerator(ranks, tmp_path):
-    found = ranks(2).run(shard_beside_an_accelerator, quick(tmp_path, model="cnn", mode="fsdp", device="cpu"))
+    found = ranks(2).run(shard_beside_an_accelerator, rank_settings(tmp_path, model="cnn", mode="fsdp", device="cpu"))
     assert found == [{"cpu"}] * 2
 
 
 def test_a_scalar_parameter_is_refused_by_name(ranks, tmp_path):
     (tmp_path / "scalar.py").write_text(SCALAR)
     with pytest.raises(ModelError, match=r"^scale is a scalar, which --mode fsdp cannot shard"):
-        ranks(2).run(live, quick(tmp_path, model=f"{tmp_path}/scalar.py:Net", mode="fsdp"))
+        ranks(2).run(train_rank, rank_settings(tmp_path, model=f"{tmp_path}/scalar.py:Net", mode="fsdp"))

@@ -1,4 +1,4 @@
-"""The times of real ranks: whoever is late is named by what he did, and whoever waits for him says so."""
+"""Phase times of real ranks: a late rank is named with the phase that made it late, and the others show the wait."""
 
 import time
 from pathlib import Path
@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.core.config import Config
-from paceline.core.start import Start
-from paceline.engine.rank import Beginning
-from paceline.engine.signals import StopRequest
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from paceline.records.phases import PHASES, STEP_PHASES, PhaseRecord, RankFacts, read_phases
+from tests.ranks.runs import rank_settings, train_rank
 
 PAUSE = 0.02
 STEPS = 12
@@ -33,9 +30,8 @@ class Late(torch.autograd.Function):
         return gradients[0], None
 
 
-def live(team: Team, settings: dict, late_rank: int | None, where: str) -> None:
+def train_with_late_rank(team: Team, settings: dict, late_rank: int | None, where: str) -> None:
     """Train with a rank that is late in the forward pass, the backward pass, or with its data."""
-    torch.set_num_threads(1)
     late = PAUSE if team.world.rank == late_rank else 0.0
     with pytest.MonkeyPatch.context() as patch:
         from paceline.engine import loop
@@ -52,12 +48,12 @@ def live(team: Team, settings: dict, late_rank: int | None, where: str) -> None:
                 return loss(Late.apply(logits, late if where == "backward" else 0.0), *args, **options)
 
             patch.setattr(loop.functional, "cross_entropy", slow_loss)
-        Beginning(Config(**settings), team, Start()).run(StopRequest(), None)
+        train_rank(team, settings)
 
 
 def times_of(ranks, tmp_path: Path, *, late_rank: int | None = 1, where="backward", world=2, **settings):
-    usual = {"model": "mlp", "steps": STEPS, "runs_dir": tmp_path / "runs", "track": (), "log_every": 5, "lr": 0.01}
-    ranks(world).run(live, usual | settings, late_rank, where)
+    chosen = rank_settings(tmp_path, **({"steps": STEPS, "lr": 0.01} | settings))
+    ranks(world).run(train_with_late_rank, chosen, late_rank, where)
     (folder,) = tmp_path.glob("runs/*/*")
     facts, *rest = read_phases(RunFolder(folder))
     assert isinstance(facts, RankFacts)
@@ -98,7 +94,7 @@ def test_the_phase_that_makes_a_rank_late_is_named(ranks, tmp_path, where):
     assert total(intervals, "straggler")[0] > STEPS * PAUSE / 2
 
 
-def test_without_a_late_rank_nobody_waits_so_long(ranks, tmp_path):
+def test_without_a_late_rank_no_rank_waits_as_long(ranks, tmp_path):
     intervals = times_of(ranks, tmp_path, late_rank=None)
     first, second = total(intervals, "backward")
     assert abs(second - first) < STEPS * PAUSE, "which is what the late rank takes longer, however slow the machine is"

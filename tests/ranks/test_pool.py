@@ -1,4 +1,4 @@
-"""The ranks that the tests share: fresh for each call, honest about failures, and gone at the end."""
+"""The rank pool of the tests: a clean state for each call, errors passed on, and no process left at the end."""
 
 import os
 import select

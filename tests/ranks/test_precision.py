@@ -1,6 +1,5 @@
 """Half precision in every mode: the same curve up to rounding; a gradient that overflows on one shard stops all."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +8,8 @@ import torch
 import paceline
 from paceline.core.config import Config
 from paceline.core.start import Start
-from paceline.engine.rank import Beginning
-from paceline.engine.signals import StopRequest
-from paceline.parallel.team import Team
-from paceline.records.folder import RunFolder
-from tests.engine.conftest import final_state
-from tests.ranks.test_training import live, losses, quick
+from tests.ranks.runs import losses, rank_settings, train_rank
+from tests.states import final_state
 
 ROUNDED = 2e-2
 """Relative difference that 11 bits of mantissa may make in a loss after a dozen steps."""
@@ -51,15 +46,15 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_ranks_in_fp16_follow_the_curve_of_one_in_fp32(ranks, tmp_path, mode):
-    settings = quick(tmp_path, steps=12, log_every=1)
-    alone = losses(Path(ranks(1).run(live, settings)[0]["folder"]))
-    spread = losses(Path(ranks(2).run(live, settings | {"precision": "fp16", "mode": mode})[0]["folder"]))
+    settings = rank_settings(tmp_path, steps=12, log_every=1)
+    alone = losses(ranks(1).run(train_rank, settings)[0].folder)
+    spread = losses(ranks(2).run(train_rank, settings | {"precision": "fp16", "mode": mode})[0].folder)
     assert spread == pytest.approx(alone, rel=ROUNDED)
     assert spread != pytest.approx(alone, rel=1e-7), "fp16 shows"
 
 
 def test_threads_in_fp16_follow_the_curve_of_one_in_fp32(tmp_path, one_thread):
-    settings = quick(tmp_path, steps=12, log_every=1, threads=1)
+    settings = rank_settings(tmp_path, steps=12, log_every=1, threads=1)
     alone = losses(paceline.train(Config(**settings)).folder)
     half: dict[str, Any] = {"precision": "fp16", "mode": "dp"}
     spread = losses(paceline.train(Config(**(settings | half)), start=Start(nproc=2)).folder)
@@ -70,23 +65,10 @@ def test_threads_in_fp16_follow_the_curve_of_one_in_fp32(tmp_path, one_thread):
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_a_gradient_that_overflows_on_one_shard_is_skipped_by_every_rank(ranks, tmp_path, mode):
     (tmp_path / "spikes.py").write_text(SPIKES)
-    settings = quick(tmp_path, model=f"{tmp_path}/spikes.py:Net", steps=6, precision="fp16", mode=mode, log_every=1)
-    folder = Path(ranks(2).run(live, settings)[0]["folder"])
+    settings = rank_settings(
+        tmp_path, model=f"{tmp_path}/spikes.py:Net", steps=6, precision="fp16", mode=mode, log_every=1
+    )
+    folder = ranks(2).run(train_rank, settings)[0].folder
     state = final_state(folder)
     assert all(torch.isfinite(tensor).all() for tensor in state["model"].values())
     assert state["scaler"]["scale"] == 2**15, "halved once"
-
-
-def notes_after_resuming(team: Team, settings: dict[str, Any], folder: Path) -> list[str]:
-    torch.set_num_threads(1)
-    beginning = Beginning(Config(**settings), team, Start())
-    beginning.run(StopRequest(), RunFolder(folder))
-    return [note.text for note in beginning.notes]
-
-
-@pytest.mark.parametrize("compress", ["none", "fp16", "powersgd"])
-def test_resuming_says_when_compression_begins_anew(ranks, tmp_path, compress):
-    settings = quick(tmp_path, compress=compress)
-    stopped = Path(ranks(2).run(live, settings, None, 1)[0]["folder"])
-    notes = ranks(2).run(notes_after_resuming, settings, stopped)[0]
-    assert any("powersgd begins anew" in note for note in notes) == (compress == "powersgd")

@@ -6,15 +6,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.analysis.contents import compare_contents, explain
-from paceline.analysis.tensors import Status
-from paceline.engine.contents import read_contents
+from paceline.compare.contents import compare_contents, explain_differences
+from paceline.compare.sections import read_contents
+from paceline.compare.tensors import Status
 from paceline.parallel.buffers import average_buffers
 from paceline.parallel.team import Team
 
 
 def train_and_save(team: Team, folder: Path, settle: bool) -> None:
-    """Train as a script on plain DDP does, each rank on its own images, and save each rank's model."""
+    """Train as a script on plain DDP does, each rank on its own samples, and save each rank's model."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 10))
     wrapped = DistributedDataParallel(model, broadcast_buffers=False)
@@ -38,7 +38,7 @@ def test_plain_ddp_leaves_equal_weights_and_unequal_statistics_which_is_explaine
     ranks(2).run(train_and_save, tmp_path, False)
     found = compare_ranks(tmp_path)
     assert {entry.name for _, entry in found.unequal()} == {"1.running_mean", "1.running_var"}
-    (sentence,) = explain(found)
+    (sentence,) = explain_differences(found)
     assert "only 2 running statistics of batch norm differ" in sentence
 
 

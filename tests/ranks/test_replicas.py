@@ -1,4 +1,4 @@
-"""The replica check on real ranks: it sees one flipped bit, says where, and lets healthy runs pass."""
+"""The replica check on real ranks: it finds one flipped bit, names the tensor, and accepts healthy runs."""
 
 from unittest.mock import patch
 
@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from paceline.core.errors import RanksError
-from paceline.core.interval import Interval
+from paceline.core.setting_types import Interval
 from paceline.engine.loop import Training
 from paceline.models.zoo import build_model
 from paceline.parallel.buffers import average_buffers
 from paceline.parallel.replicas import Mismatch, check_replicas
-from tests.ranks.test_training import live, quick
+from tests.ranks.runs import rank_settings, train_rank
 
 
 def check_with_flipped_bit(team, bit):
@@ -59,7 +59,7 @@ class Net(torch.nn.Module):
             self.largest = torch.maximum(self.largest, images.detach().square().mean())
         return self.linear(self.norm(images.flatten(1)))
 """
-"""A model with a buffer that is not batch norm's: each rank sees other images."""
+"""A model with a buffer that is not batch norm's: each rank sees different samples."""
 
 KINDS = {
     "local": {"batch_norm": "local"},
@@ -74,17 +74,17 @@ def checked(tmp_path, kind, **settings):
     path = tmp_path / "counting.py"
     path.write_text(COUNTING)
     usual = {"model": f"{path}:Net", "check_replicas": 1, "global_batch": 600, "steps": 5}
-    return quick(tmp_path, **(usual | KINDS[kind] | settings))
+    return rank_settings(tmp_path, **(usual | KINDS[kind] | settings))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_healthy_replicas_pass_after_every_step(ranks, tmp_path, kind):
     for settings in ({}, {"model": "cnn"}, {"accumulate": 2} if kind in {"local", "sync"} else {"ema": 0.9}):
-        results = ranks(3).run(live, checked(tmp_path, kind, **settings))
-        assert {result["step"] for result in results} == {5}
+        results = ranks(3).run(train_rank, checked(tmp_path, kind, **settings))
+        assert {result.step for result in results} == {5}
 
 
-def live_with_a_flipped_bit(team, settings, name):
+def train_with_a_flipped_bit(team, settings, name):
     """Train; one bit of a tensor of rank 1 flips after the second step."""
     honest = Training.train_step
 
@@ -95,7 +95,7 @@ def live_with_a_flipped_bit(team, settings, name):
         return lr
 
     with patch.object(Training, "train_step", train_step):
-        return live(team, settings)
+        return train_rank(team, settings)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def live_with_a_flipped_bit(team, settings, name):
 )
 def test_a_flipped_bit_is_caught_at_its_step_wherever_ranks_must_be_equal(ranks, tmp_path, kind, name):
     with pytest.raises(RanksError, match=rf"after step 2: {name} \(ranks 0,2 against rank 1\)\n"):
-        ranks(3).run(live_with_a_flipped_bit, checked(tmp_path, kind), name)
+        ranks(3).run(train_with_a_flipped_bit, checked(tmp_path, kind), name)
 
 
-def live_with_skewed_averages(team, settings):
+def train_with_skewed_averages(team, settings):
     """Train; what rank 1 takes for the average of the buffers is not that of the others."""
 
     def skewed(model, team):
@@ -120,9 +120,9 @@ def live_with_skewed_averages(team, settings):
             next(model.buffers()).add_(1)
 
     with patch("paceline.engine.job.average_buffers", skewed):
-        return live(team, settings)
+        return train_rank(team, settings)
 
 
 def test_buffers_that_were_averaged_are_compared_too(ranks, tmp_path):
     with pytest.raises(RanksError, match=r"after step 2: .*\(ranks 0,2 against rank 1\)\n"):
-        ranks(3).run(live_with_skewed_averages, checked(tmp_path, "local", save_every=Interval(2, "step")))
+        ranks(3).run(train_with_skewed_averages, checked(tmp_path, "local", save_every=Interval(2, "step")))

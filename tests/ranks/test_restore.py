@@ -13,19 +13,20 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_dev
 
 import paceline.engine.rank
 from paceline.core.config import Config
-from paceline.engine import portable
+from paceline.engine import capture
+from paceline.engine.capture import Receiver, broadcast_state, restore_model, restore_optimizer
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.clock import clock_for
 from paceline.engine.job import build_job
-from paceline.engine.portable import Receiver, restore_model, restore_optimizer, share_state
+from paceline.engine.progress import Progress
 from paceline.engine.run import Run
-from paceline.engine.state import Progress
 from paceline.parallel.replicas import check_replicas
 from paceline.parallel.team import Team
+from paceline.records.entries import RunResult
 from paceline.records.folder import RunFolder
-from tests.engine.conftest import differences, final_state
 from tests.ranks.pool import RankPool
-from tests.ranks.test_training import live, quick, train
+from tests.ranks.runs import rank_settings, train, train_rank
+from tests.states import differences, final_state
 
 PLAIN = """
 from torch import nn
@@ -46,10 +47,10 @@ LARGE_WEIGHTS = 4 * (64 * 4096 + 4096 * 4096 + 4096 * 10)
 def plain(tmp_path: Path, name: str = "small", **settings: Any) -> dict[str, Any]:
     path = tmp_path / "plain.py"
     path.write_text(PLAIN)
-    return quick(tmp_path, model=f"{path}:{name}", schedule="constant", lr=0.01, **settings)
+    return rank_settings(tmp_path, model=f"{path}:{name}", schedule="constant", lr=0.01, **settings)
 
 
-def seen_by_lead(team: Team, settings: dict[str, Any], resume: Path | None = None) -> dict[str, Any]:
+def seen_by_lead(team: Team, settings: dict[str, Any], resume: Path | None = None) -> RunResult:
     """Train as ranks do that have no access to the checkpoints, except for the lead."""
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -59,7 +60,7 @@ def seen_by_lead(team: Team, settings: dict[str, Any], resume: Path | None = Non
         if not team.is_lead:
             patches.enter_context(patch("paceline.engine.run.load_checkpoint", refuse))
             patches.enter_context(patch("paceline.engine.checkpoint.load_checkpoint", refuse))
-        return live(team, settings, resume)
+        return train_rank(team, settings, resume)
 
 
 MODES = {
@@ -83,9 +84,9 @@ def test_a_resumed_run_ends_with_the_same_bits(ranks, tmp_path, mode, state):
     if (mode, state) == ("fsdp", "average"):
         pytest.skip("--ema is refused with fsdp")
     world_size, settings = MODES[mode][0], plain(tmp_path, **(MODES[mode][1] | STATES[state]))
-    whole = Path(ranks(world_size).run(seen_by_lead, settings | {"steps": 6})[0]["folder"])
-    stopped = Path(ranks(world_size).run(seen_by_lead, settings | {"steps": 3})[0]["folder"])
-    resumed = Path(ranks(world_size).run(seen_by_lead, settings | {"steps": 6}, stopped)[0]["folder"])
+    whole = ranks(world_size).run(seen_by_lead, settings | {"steps": 6})[0].folder
+    stopped = ranks(world_size).run(seen_by_lead, settings | {"steps": 3})[0].folder
+    resumed = ranks(world_size).run(seen_by_lead, settings | {"steps": 6}, stopped)[0].folder
     ends = [final_state(folder) for folder in (whole, resumed)]
     assert ends[0]["progress"]["step"] == ends[1]["progress"]["step"] == 6
     for part in ("model", "optimizer", "scaler", "ema"):
@@ -134,10 +135,10 @@ def received_of_every_kind(team: Team, chunk: int) -> list[str]:
         "no rows": torch.zeros(0, 3),
         "no columns": torch.zeros(3, 0),
     }
-    saved = share_state(tensors if team.is_lead else {}, team)
+    saved = broadcast_state(tensors if team.is_lead else {}, team)
     mesh = init_device_mesh("cpu", (team.world.size,))
     wrong = []
-    with patch.object(portable, "CHUNK", chunk):
+    with patch.object(capture, "CHUNK", chunk):
         receiver = Receiver(team)
         for name, tensor in tensors.items():
             contiguous = torch.zeros(tensor.shape, dtype=tensor.dtype)
@@ -164,7 +165,7 @@ def restored_in_part(team: Team) -> dict[str, Any]:
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()  # what it remembers of this must go
     saved = {"weight": {"momentum_buffer": torch.full((2, 3), 5.0)}, "bias": {"momentum_buffer": None}}
-    restore_optimizer(optimizer, model, share_state(saved if team.is_lead else {}, team), team)
+    restore_optimizer(optimizer, model, broadcast_state(saved if team.is_lead else {}, team), team)
     assert [group["momentum"] for group in optimizer.param_groups] == [0.9]
     return {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
 
@@ -188,12 +189,12 @@ class Halved(nn.Linear):
 def restored_with_hooks(team: Team) -> list[list[float]]:
     model = Halved()
     saved = {"weight": torch.ones(2, 2)}
-    restore_model(model, share_state(saved if team.is_lead else {}, team), team)
+    restore_model(model, broadcast_state(saved if team.is_lead else {}, team), team)
     return model.weight.tolist()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_model_with_hooks_of_its_own_is_restored_through_them(ranks, world_size):
+def test_a_model_with_state_dict_hooks_is_restored_through_them(ranks, world_size):
     assert ranks(world_size).run(restored_with_hooks) == [[[2.0, 2.0], [2.0, 2.0]]] * world_size
 
 
@@ -238,8 +239,8 @@ def growth(team: Team, settings: dict[str, Any]) -> dict[str, Any]:
             return restore(*args)
 
     with patch.object(Run, "load_best", measured_load), patch("paceline.engine.rank.restore", measured_restore):
-        folder = Path(live(team, settings)["folder"])
-        live(team, settings | {"steps": 4}, folder)
+        folder = train_rank(team, settings).folder
+        train_rank(team, settings | {"steps": 4}, folder)
     size = Checkpoints(folder / "checkpoints", keep=1).named("last").stat().st_size
     return {"loads": loads, "resumes": resumes, "checkpoint": size}
 
@@ -251,7 +252,7 @@ def sent_as_a_whole() -> Iterator[None]:
     def share(state: dict[str, Any], team: Team) -> dict[str, Any]:
         return team.from_lead(state)
 
-    with patch("paceline.engine.run.share_state", share), patch("paceline.engine.rank.share_state", share):
+    with patch("paceline.engine.run.broadcast_state", share), patch("paceline.engine.rank.broadcast_state", share):
         yield
 
 

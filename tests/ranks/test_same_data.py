@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import ConfigError, DataError
-from tests.ranks.test_exact import exact, train, unequal
+from tests.ranks.runs import exact_settings, train, unequal
 
 DATA = """
 import random
@@ -21,11 +21,11 @@ def drawn():
     images = torch.randn(300, 1, 8, 8) + random.random() + np.random.rand()
     return TensorDataset(images, torch.randint(0, 10, (300,)))
 
-def other_images():
+def different_samples():
     labels = torch.arange(300) % 10
     return TensorDataset(torch.full((300, 1, 8, 8), float(rank())), labels)
 
-def fewer_images():
+def fewer_samples():
     count = 300 - rank()
     return TensorDataset(torch.zeros(count, 1, 8, 8), torch.arange(count) % 10)
 """
@@ -39,19 +39,19 @@ def data(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_what_is_drawn_for_the_data_is_the_same_on_every_rank_and_in_every_process(ranks, tmp_path, data, seed):
-    settings = exact(tmp_path, data=f"{data}:drawn", global_batch=50, seed=seed)
+def test_random_data_is_the_same_on_every_rank_and_in_every_process(ranks, tmp_path, data, seed):
+    settings = exact_settings(tmp_path, data=f"{data}:drawn", global_batch=50, seed=seed)
     alone = train(ranks, 1, settings)
     assert unequal(alone, train(ranks, 1, settings)) == []
     assert unequal(alone, train(ranks, 3, settings)) == []
 
 
-@pytest.mark.parametrize("name", ["other_images", "fewer_images"])
+@pytest.mark.parametrize("name", ["different_samples", "fewer_samples"])
 @pytest.mark.parametrize("mode", ["order", "bitwise"])
-def test_ranks_with_other_images_are_refused(ranks, tmp_path, data, name, mode):
-    settings = exact(tmp_path, data=f"{data}:{name}", global_batch=50, exact=mode)
+def test_ranks_with_different_samples_are_refused(ranks, tmp_path, data, name, mode):
+    settings = exact_settings(tmp_path, data=f"{data}:{name}", global_batch=50, exact=mode)
     train(ranks, 1, settings)
-    with pytest.raises(DataError, match=r"rank 1 has other images than rank 0: .*data\.py:"):
+    with pytest.raises(DataError, match=r"rank 1 and rank 0 have different samples in .*data\.py:"):
         train(ranks, 2, settings)
 
 
@@ -62,5 +62,5 @@ def refusals(team):
     return caught.value.message
 
 
-def test_what_only_one_rank_has_set_is_refused_by_all_so_that_none_waits(ranks):
+def test_a_variable_set_on_one_rank_only_is_refused_by_all_ranks(ranks):
     assert ranks(2).run(refusals) == ["the ranks do not agree: MKL_CBWR is not set on rank 0 and AVX2 on rank 1"] * 2

@@ -1,4 +1,4 @@
-"""The profile of a run is read back as it was written, and a damaged one says what to do."""
+"""The profile of a run is read back as it was written, and a damaged one is refused with a hint."""
 
 import json
 
@@ -6,34 +6,8 @@ import pytest
 
 from paceline.core.errors import RunError
 from paceline.records.folder import RunFolder
-from paceline.records.profile import Bucket, LinkPoint, Profile, RankSteps, read_profile, write_profile
-
-STEPS = RankSteps(
-    data=(0.1, 0.1), copy=(0.0, 0.0), forward=(1.0, 1.2), backward=(2.0, 2.0),
-    exchange=(0.5, 0.7), update=(0.1, 0.1), step=(3.7, 4.1),
-)  # fmt: skip
-PROFILE = Profile(
-    world_size=2,
-    ranks_per_node=(1, 1),
-    mode="ddp",
-    backend="gloo",
-    device="cpu",
-    model="resnet20",
-    precision="fp32",
-    compress="none",
-    parameters=10,
-    gradient_bytes=40,
-    global_batch=8,
-    images_per_rank=4,
-    accumulate=1,
-    threads=1,
-    free=(STEPS, STEPS),
-    real=(STEPS, STEPS),
-    buckets=(Bucket(bytes=40, ready=1.5, ready_real=1.6, done_real=2.5),),
-    link=(LinkPoint(bytes=4, in_flight=1, samples=(0.1, 0.3, 0.2)),),
-    latency=0.1,
-    bandwidth=1e6,
-)
+from paceline.records.profile import read_profile, write_profile
+from tests.records.sample_profile import PROFILE
 
 
 def test_a_profile_is_read_back_as_it_was_written(tmp_path):
@@ -41,7 +15,7 @@ def test_a_profile_is_read_back_as_it_was_written(tmp_path):
     assert read_profile(RunFolder(tmp_path)) == PROFILE
 
 
-def test_what_a_rank_does_alone_is_the_step_without_the_exchange():
+def test_what_a_rank_does_alone_is_the_step_without_gradient_sync():
     assert PROFILE.compute_means == pytest.approx((3.3, 3.3))
     assert PROFILE.compute_spreads == pytest.approx((0.1, 0.1))
     assert PROFILE.link[0].seconds == 0.2

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from paceline.report.compose import page_of_run, page_of_runs
 from paceline.report.page import render
-from tests.report.stories import make_profile, make_split, make_story
+from paceline.report.pages import page_of_run, page_of_runs
+from tests.report.sample_runs import make_profile, make_run, make_split
 
 PHONE = 360
 
@@ -14,11 +14,11 @@ PHONE = 360
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
     """Return the pages of one run with everything, of many ranks, and of runs side by side."""
-    full = make_story(profile=make_profile())
-    many = make_story(split=make_split(ranks=1000, hosts=125))
+    full = make_run(profile=make_profile())
+    many = make_run(split=make_split(ranks=1000, hosts=125))
     two = [
-        make_story("one rank", split=make_split(ranks=1, communication=0)),
-        make_story("two hosts", profile=make_profile()),
+        make_run("one rank", split=make_split(ranks=1, communication=0)),
+        make_run("two hosts", profile=make_profile()),
     ]
     return {"one": render(page_of_run(full)), "many": render(page_of_run(many)), "two": render(page_of_runs(two))}
 

@@ -9,11 +9,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 import paceline
+from lab.environment import child_environment
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
-from tests.conftest import LONGEST, child_environment
+from tests.conftest import LONGEST
 
-TRAIN = {"loss/train": "loss", "acc1/train": "top1", "acc5/train": "top5", "lr": "lr", "images_per_s": "images_per_s"}
+TRAIN = {"loss/train": "loss", "acc1/train": "top1", "acc5/train": "top5", "lr": "lr", "samples_per_s": "samples_per_s"}
 PROTO: Any = plugin_data_pb2.HParamsPluginData  # pyright: ignore[reportAttributeAccessIssue] - made at run time
 VALID = {"loss/val": "valid_loss", "acc1/val": "valid_top1", "acc5/val": "valid_top5"}
 
@@ -50,13 +51,13 @@ def test_hyper_parameters_stand_beside_the_final_metrics(small_run):
     result = small_run(track=("tensorboard",))
     events = read_back(RunFolder(result.folder))
     content = events.PluginTagToContent("hparams")
-    assert set(content) == {f"_hparams_/{part}" for part in ("experiment", "session_start_info", "session_end_info")}
+    assert set(content) == {f"_hparams_/{kind}" for kind in ("experiment", "session_start_info", "session_end_info")}
     start = PROTO.FromString(content["_hparams_/session_start_info"]).session_start_info
     assert start.hparams["model"].string_value == "mlp"
     assert start.hparams["lr"].number_value == 0.1
     experiment = PROTO.FromString(content["_hparams_/experiment"]).experiment
     metrics = {info.name.tag for info in experiment.metric_infos}
-    assert metrics == {f"{part}/{name}" for part in ("best", "test") for name in ("loss", "acc1", "acc5")}
+    assert metrics == {f"{split}/{name}" for split in ("best", "test") for name in ("loss", "acc1", "acc5")}
     for tag, value in {
         "best/acc1": result.best.top1,
         "test/acc1": result.test.top1,

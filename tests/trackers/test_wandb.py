@@ -58,15 +58,15 @@ def name_of(item) -> str:
 
 def log_entries(data: bytes):
     """Yield the entries of a .wandb file: a LevelDB log behind a header of 7 bytes, in blocks of 32 KiB."""
-    place, entry = 7, b""
-    while place + 7 <= len(data):
-        if (left := BLOCK - place % BLOCK) < 7:
-            place += left
+    offset, entry = 7, b""
+    while offset + 7 <= len(data):
+        if (left := BLOCK - offset % BLOCK) < 7:
+            offset += left
             continue
-        _checksum, length, part = struct.unpack_from("<IHB", data, place)
-        entry += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if part in {WHOLE, LAST}:
+        _checksum, length, kind = struct.unpack_from("<IHB", data, offset)
+        entry += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
+        if kind in {WHOLE, LAST}:
             yield entry
             entry = b""
 
@@ -79,13 +79,13 @@ def test_without_a_key_it_writes_offline_says_so_and_goes_on_under_the_same_id(
     result = paceline.train(make_small_config(Path("runs"), track=("wandb",), log_every=4))
     folder = RunFolder(result.folder)
     out, err = capfd.readouterr()
-    assert f"wandb: no key found, so it writes to {folder.path}/wandb; wandb sync sends it later\n" in out
+    assert f"wandb: no key found, so it writes to {folder.path}/wandb; to upload it later: wandb sync\n" in out
     assert (err, "warning" in out) == ("", False)
     identity = folder.wandb_id.read_text().strip()
     (first,) = offline_rows(folder).items()
     assert first[0].endswith(identity)
     assert [row["_step"] for row in first[1] if "loss/train" in row] == [4, 8, 11, 12, 16, 20, 22]
-    names = {"loss/train", "acc1/train", "acc5/train", "loss/val", "acc1/val", "acc5/val", "lr", "images_per_s"}
+    names = {"loss/train", "acc1/train", "acc5/train", "loss/val", "acc1/val", "acc5/val", "lr", "samples_per_s"}
     assert names <= {name for row in first[1] for name in row}
 
     paceline.train(make_small_config(Path("runs"), track=("wandb",), log_every=4, epochs=3), resume=folder.path)

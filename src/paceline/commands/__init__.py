@@ -1,1 +1,1 @@
-"""One verb per file, composing what the layers below can do."""
+"""One command per file: parse the arguments, call the layers below, print the result."""

@@ -1,29 +1,25 @@
-"""`paceline bench`: the same work in several modes and world sizes, compared fairly."""
+"""`paceline bench`: compare the speed of modes and world sizes on the same work."""
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from paceline.analysis.scaling import compare, smallest_visible
-from paceline.commands.rounds import Contest
-from paceline.commands.train import ALONE, BEGIN, DEFAULTS
-from paceline.core.config import Names, Whole
+from paceline.bench.bench_text import bench_values, results_text
+from paceline.bench.rounds import BenchRun
+from paceline.bench.variants import plan_variants
+from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
 from paceline.core.errors import ExitCode
 from paceline.core.load import Settings
+from paceline.core.setting_types import Names, Whole
 from paceline.core.start import Start
-from paceline.launching.contenders import line_up
-from paceline.records.bench import Bench
-from paceline.report.standings import standings_text
 
 BENCH = Group("Comparison", sort_key=0)
 MODES = ("single", "ddp")
 RANKS = ("1", "2")
 STRONG: tuple[str, ...] = ("strong",)
-SCALINGS: tuple[Literal["strong", "weak"], ...] = ("strong", "weak")
 
 
 def bench_command(
@@ -39,11 +35,11 @@ def bench_command(
     config: Annotated[Path | None, Parameter(group=BEGIN)] = None,
     recipe: Annotated[str | None, Parameter(group=BEGIN)] = None,
 ) -> int:
-    """Compare modes and world sizes at the same work.
+    """Compare the speed of modes and world sizes on the same work.
 
-    Every round runs every contender once, each time in another order; the first steps of a run do not count. A winner
-    is called only where the intervals of the medians are apart and the training loss is right. --steps sets how long a
-    run is (60 when not given). Ctrl-C keeps what was measured.
+    Every round runs every variant once, each round in another order, and skips the first steps of each run. A winner
+    is reported only if the intervals of the medians do not overlap and the training losses agree. --steps sets the
+    length of a run (default: 60). Ctrl-C keeps the finished measurements.
 
     Examples:
 
@@ -51,23 +47,23 @@ def bench_command(
 
       paceline bench --ranks 1,2,4 --scaling strong,weak --steps 100
 
-      paceline bench --ranks 1,1                       twice the same: shows what the noise can do
+      paceline bench --ranks 1,1                       the same variant twice: shows the noise
 
       paceline bench --ranks 1,2,2x2 --nnodes 2 --rendezvous node0:29400 --node-rank 0
-                                                       the same on every node with its own --node-rank
+                                                       on every node, each with its own --node-rank
 
     Parameters
     ----------
     modes
-        single, dp, ddp, fsdp; single is one device.
+        Modes to compare: single (one device), dp, ddp, fsdp.
     ranks
-        Devices: 2 on this node, 2x4 on two nodes with four each.
+        Numbers of devices: 2 on this node, or 2x4 on two nodes with four devices each.
     scaling
-        strong: the same --global-batch; weak: --global-batch for each device; or both with a comma.
+        strong: --global-batch in total; weak: --global-batch per device; or strong,weak.
     repeats
-        Rounds; five give intervals of 94%.
+        Number of rounds; five give 94% intervals.
     cut
-        Steps at the beginning of a run that do not count; a quarter of them when not given.
+        Steps to skip at the start of each run. Default: a quarter of the steps.
     as_json
         Print the results as one JSON object.
     config
@@ -75,30 +71,14 @@ def bench_command(
     recipe
         Settings that ship with Paceline; paceline recipes lists them.
     """
-    lineup = line_up(settings, start, modes=modes, ranks=ranks, scaling=scaling)
-    contest = Contest(settings, start, lineup, repeats=repeats, cut=cut)
-    stopped = contest.run(lambda line: print(line, file=sys.stderr, flush=True))
-    if contest.folder is None:
+    variants = plan_variants(settings, start, modes=modes, ranks=ranks, scaling=scaling)
+    bench_run = BenchRun(settings, start, variants, repeats=repeats, cut=cut)
+    stopped = bench_run.run(lambda line: print(line, file=sys.stderr, flush=True))
+    if bench_run.folder is None:
         return ExitCode.INTERRUPTED if stopped else ExitCode.FINISHED
-    bench = contest.bench
-    print(json.dumps(as_object(bench, contest.folder.path)) if as_json else _text(bench, contest.folder.path))
-    if stopped:
-        return ExitCode.INTERRUPTED
-    return ExitCode.FINISHED if bench.samples else ExitCode.FAILED
-
-
-def as_object(bench: Bench, folder: Path) -> dict[str, object]:
-    """Return what a benchmark found, for programs."""
-    groups = [group for name in SCALINGS if (group := compare(bench, name)) is not None]
-    return {
-        "folder": str(folder),
-        "complete_rounds": bench.complete_rounds,
-        "smallest_visible_difference": smallest_visible(bench),
-        "failures": bench.failures,
-        "groups": [asdict(group) for group in groups],
-    }
-
-
-def _text(bench: Bench, folder: Path) -> str:
-    groups = [group for name in SCALINGS if (group := compare(bench, name)) is not None]
-    return standings_text(bench, groups, smallest_visible(bench)) + f"\n{folder}; paceline report {folder} draws it"
+    bench, folder = bench_run.bench, bench_run.folder.path
+    if as_json:
+        print(json.dumps(bench_values(bench, folder)))
+    else:
+        print(f"{results_text(bench)}\n{folder}; to plot it: paceline report {folder}")
+    return ExitCode.INTERRUPTED if stopped else ExitCode.FINISHED if bench.measurements else ExitCode.FAILED

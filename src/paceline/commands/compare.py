@@ -1,4 +1,4 @@
-"""`paceline compare A B`: two runs, checkpoints or files of weights, tensor by tensor."""
+"""`paceline compare A B`: compare two runs, checkpoints or weight files, tensor by tensor."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from paceline.analysis.contents import compare_contents, fit_names
+from paceline.commands.defaults import DEFAULT_RUNS
+from paceline.compare.compare_text import comparison_text, comparison_values
+from paceline.compare.contents import compare_contents, fit_names
 from paceline.core.errors import CheckpointError, ComparisonError, ExitCode, SettingError
-from paceline.report.comparison import comparison_text, comparison_values
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 
 def compare_command(
@@ -21,13 +20,13 @@ def compare_command(
     tolerance: float | None = None,
     show_all: Annotated[bool, Parameter(name="--all", negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    runs_dir: Path = Path("runs"),
+    runs_dir: Path = DEFAULT_RUNS,
 ) -> int:
-    """Compare two runs, checkpoints or files of weights, tensor by tensor.
+    """Compare two runs, checkpoints or weight files, tensor by tensor.
 
-    Exit code 0: equal (to the bit, or within --tolerance); 1: different; 2: could not compare. Files of others are
-    read without running their code: .pth, .pt, .bin, .ckpt, .safetensors, sharded ones by their index; names that
-    DataParallel, DDP or torch.compile prefixed are unwrapped. For settings and results of runs: paceline runs compare.
+    Exit code 0: equal (every bit, or within --tolerance); 1: different; 2: could not compare. Reads .pth, .pt, .bin,
+    .ckpt and .safetensors of any framework without running code from them, sharded files by their index, and removes
+    the name prefixes of DataParallel, DDP and torch.compile. For settings and results of runs: paceline runs compare.
 
     Examples:
 
@@ -40,21 +39,21 @@ def compare_command(
     Parameters
     ----------
     first
-        Run (its folder, or its name for its newest), checkpoint, file of weights, or folder with model.safetensors.
+        Run (its folder, or its name for the newest folder), checkpoint, weight file, or folder with model.safetensors.
     second
-        What to compare with.
+        Run, checkpoint, weight file or folder to compare with the first.
     checkpoint
         Which checkpoint of a run: last, best, or a file name such as step-00000055.pt.
     tolerance
-        Largest difference, relative to the largest value of a tensor, that is still the same; none when not given.
+        Largest difference that counts as equal, relative to the largest value of a tensor. Default: bit by bit.
     show_all
-        List every tensor that is not equal.
+        List every tensor that differs.
     as_json
         Print one JSON object with every number.
     runs_dir
-        Folder of all runs, whose names may be given.
+        Folder of all runs, in which run names are looked up.
     """
-    from paceline.engine.contents import read_contents
+    from paceline.compare.sections import read_contents
 
     if tolerance is not None and not tolerance >= 0:
         raise SettingError("tolerance", f"is {tolerance}, but must be at least 0")
@@ -62,10 +61,10 @@ def compare_command(
         held = [read_contents(path, runs_dir=runs_dir, checkpoint=checkpoint) for path in (first, second)]
         one, other = fit_names(*held)
         comparison = compare_contents(one, other, tolerance=tolerance)
-    except CheckpointError as problem:  # its own exit code would say that they differ
+    except CheckpointError as problem:  # not 1, which means that they differ
         raise ComparisonError(problem.message, hint=problem.hint) from problem
     if not comparison.parts:
-        raise ComparisonError(f"the two have no part in common: {', '.join(comparison.missing)}")
+        raise ComparisonError(f"the two have nothing in common: {', '.join(comparison.missing)}")
     if as_json:
         print(json.dumps(comparison_values(one, other, comparison)))
     else:

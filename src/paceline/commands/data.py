@@ -7,27 +7,26 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from paceline.commands.defaults import DEFAULT_DATA
+from paceline.commands.status_line import progress_on
 from paceline.core import units
 from paceline.core.config import Config
 from paceline.core.errors import DataError, ExitCode
-from paceline.core.units import count, plural
-from paceline.report.progress import progress_on
-from paceline.report.tables import table
+from paceline.core.units import count, plural, table
 
-DEFAULT_DATA = Path("data")
 OTHERS = "also: --data folder:PATH (a folder per class), packed:PATH (made by paceline data pack), my.py:build"
 
-app = App(name="data", help="List the data sets there are; fetch one; pack a large one into a file; verify a pack.")
+app = App(name="data", help="List, fetch, pack and verify data sets.")
 
 
 @app.default
 @app.command(name="list")
-def list_command(
+def list_data_command(
     *,
     data_dir: Path = DEFAULT_DATA,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """List the data sets that have a name, and whether they are on this machine.
+    """List the built-in data sets, and whether they are on this machine.
 
     Parameters
     ----------
@@ -36,41 +35,42 @@ def list_command(
     as_json
         Print one JSON object per data set.
     """
-    rows = _rows(data_dir)
+    from paceline.data.catalog import list_data_sets
+
+    rows = list_data_sets(data_dir)
     if as_json:
         for row in rows:
             print(json.dumps(row))
         return ExitCode.FINISHED
     head = ["name", "train", "test", "classes", "image", "download", "there", "where"]
-    print(table(head, [_cells(row) for row in rows]))
-    print(f"\n{OTHERS}")
+    print(f"{table(head, [_cells(row) for row in rows])}\n\n{OTHERS}")
     return ExitCode.FINISHED
 
 
 @app.command
 def fetch(name: str, *, data_dir: Path = DEFAULT_DATA) -> int:
-    """Download a data set, check it and unpack it; an interrupted download goes on where it stopped.
+    """Download a data set, check and unpack it; an interrupted download is resumed.
 
     Parameters
     ----------
     name
-        A name that paceline data list shows.
+        Name of a data set, as listed by paceline data list.
     data_dir
         Folder where data sets are kept.
     """
-    from paceline.data.fetch import fetch as fetch_files
-    from paceline.data.shelf import is_there, known_set
+    from paceline.data.fetch import fetch_files
+    from paceline.data.inventory import find_ready, published_set
 
     if name == "digits":
-        print("digits come with Paceline: there is nothing to fetch")
+        print("digits ships with Paceline: nothing to fetch")
         return ExitCode.FINISHED
-    known = known_set(name)
-    found = is_there(known, data_dir)
+    published = published_set(name)
+    found = find_ready(published, data_dir)
     if found is not None:
-        print(f"{name} is there already: {found}")
+        print(f"{name} is already in {found}")
         return ExitCode.FINISHED
     with progress_on(sys.stdout, units.size) as tell:
-        home = fetch_files(known, data_dir, tell)
+        home = fetch_files(published, data_dir, tell)
     print(f"{name} is in {home}; train on it with: paceline train --data {name} --data-dir {data_dir}")
     return ExitCode.FINISHED
 
@@ -85,7 +85,7 @@ def pack(
     bad_images: Literal["fail", "skip"] = "fail",
     data_dir: Path = DEFAULT_DATA,
 ) -> int:
-    """Write a large data set into one file that opens at once; an interrupted call goes on where it stopped.
+    """Write a large data set into one file that opens fast; an interrupted call is resumed.
 
     Example:
 
@@ -98,17 +98,16 @@ def pack(
     out
         File to write.
     size
-        Shorter side of kept JPEG files, or side of kept pixels; JPEG files stay as they are when not given.
+        Shorter side of images kept as JPEG, or side of images kept as pixels. Default: JPEG files are copied unchanged.
     keep
-        jpeg takes little space; pixels need no decoding.
+        jpeg: small file; pixels: no decoding during training.
     bad_images
-        Stop at an image that cannot be decoded, or leave it out.
+        fail: stop at an image that cannot be decoded; skip: leave it out.
     data_dir
         Folder where data sets are kept.
     """
     from paceline.data.catalog import open_data
-    from paceline.data.pack import PackOptions
-    from paceline.data.pack import pack as write_pack
+    from paceline.data.pack_writer import PackOptions, write_pack
 
     data = open_data(Config(data=source, data_dir=data_dir, bad_images=bad_images, augment="none", name="pack"))
     with progress_on(sys.stdout, count) as tell:
@@ -127,50 +126,18 @@ def verify(file: Path) -> int:
     Parameters
     ----------
     file
-        A file that paceline data pack made.
+        Pack file, written by paceline data pack.
     """
-    from paceline.data.packed import read_index
-    from paceline.data.packed import verify as count_damaged
+    from paceline.data.pack_reader import count_damaged, read_index
 
     num_images, num_damaged = len(read_index(file).entries), count_damaged(file)
     if num_damaged:
         raise DataError(
-            f"{file} is damaged: {count(num_damaged)} of {plural(num_images, 'image')} with a wrong checksum",
+            f"{file} is damaged: {count(num_damaged)} of {plural(num_images, 'image')} have a wrong checksum",
             hint="pack the data set again, or copy the file again",
         )
-    print(f"{file}: {plural(num_images, 'image')}, every checksum is right")
+    print(f"{file}: {plural(num_images, 'image')}, all checksums are correct")
     return ExitCode.FINISHED
-
-
-def _rows(data_dir: Path) -> list[dict]:
-    """Return what is known about each set, as plain values."""
-    from paceline.data.catalog import open_data
-    from paceline.data.shelf import shelf
-
-    digits = open_data(Config(data="digits"))
-    embedded = {
-        "name": "digits",
-        "num_train": len(digits.train),
-        "num_test": len(digits.test),
-        "num_classes": digits.num_classes,
-        "image": "8×8×1",
-        "download_bytes": 0,
-        "found": "comes with Paceline",
-        "expected": None,
-    }
-    return [embedded] + [
-        {
-            "name": known.name,
-            "num_train": known.num_train,
-            "num_test": known.num_test,
-            "num_classes": known.num_classes,
-            "image": known.image,
-            "download_bytes": known.download_bytes,
-            "found": None if found is None else str(found),
-            "expected": str(expected),
-        }
-        for known, expected, found in shelf(data_dir)
-    ]
 
 
 def _cells(row: dict) -> list[str]:

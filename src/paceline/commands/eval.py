@@ -1,4 +1,4 @@
-"""`paceline eval RUN`: score a checkpoint on exactly the images there are."""
+"""`paceline eval RUN`: evaluate a checkpoint on every sample exactly once."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ExitCode
 from paceline.core.load import load_config
 from paceline.core.metrics import Score
@@ -22,29 +23,29 @@ def eval_command(
     split: Literal["train", "valid", "test"] = "test",
     device: str = "auto",
     threads: int | None = None,
-    runs_dir: Path = Path("runs"),
+    runs_dir: Path = DEFAULT_RUNS,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Evaluate a run's checkpoint: loss, top-1 and top-5 over every image once.
+    """Evaluate a checkpoint: loss, top-1 and top-5, every sample exactly once.
 
     Parameters
     ----------
     run
-        Run folder, or a run's name for its newest.
+        Run folder, or a run name for its newest folder.
     checkpoint
-        best, last, or a file name such as step-00000055.pt.
+        Checkpoint: best, last, or a file name such as step-00000055.pt.
     split
-        Images to evaluate on.
+        Split to evaluate on.
     device
-        auto, cpu, cuda or cuda:1.
+        Device: auto, cpu, cuda or cuda:1.
     threads
         CPU threads.
     runs_dir
-        Folder of all runs, where RUN may be a name.
+        Folder of all runs, in which run names are looked up.
     as_json
         Print one JSON object.
     """
-    from paceline.engine.score import score_checkpoint
+    from paceline.engine.evaluate import score_checkpoint
 
     folder = find_run(run, runs_dir)
     config = dataclasses.replace(load_config(folder.config), device=device, threads=threads)
@@ -60,5 +61,5 @@ def _warn(text: str) -> None:
 def _sentence(score: Score, split: str) -> str:
     return (
         f"{split}: loss {score.loss:.4f}, top-1 {percent(score.top1)}, top-5 {percent(score.top5)}, "
-        f"over {plural(score.images, 'image')}"
+        f"over {plural(score.samples, 'sample')}"
     )

@@ -1,4 +1,4 @@
-"""`paceline models`: list our own models, and say how to name others."""
+"""`paceline models`: list the built-in models, and how to name others."""
 
 import json
 from typing import Annotated, Any
@@ -6,18 +6,17 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from paceline.core.errors import ExitCode
-from paceline.core.units import count, large
-from paceline.report.tables import table
+from paceline.core.units import count, large, table
 
 OTHERS = """\
 also: --model timm:NAME, torchvision:NAME (pip install 'paceline[vision]'), or your own function as my.py:build
-FLOPs are those of one image on its way forward; a multiplication and its addition are two"""
+FLOPs are those of the forward pass of one image; a multiply-add counts as two"""
 
 
 def models_command(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
-    """List the models that have a name, with their parameters and the arithmetic of one image.
+    """List the built-in models with their parameters and FLOPs per image.
 
-    Every model takes images of any channels and number of classes; the numbers are for the input that is shown.
+    Every model supports any number of channels and classes; the figures are for the input shown.
 
     Parameters
     ----------
@@ -41,10 +40,10 @@ def _names() -> list[str]:
 
 
 def _row(name: str) -> dict[str, Any]:
-    """Return the facts about a model; on the meta device it has shapes but no content, so this is quick."""
+    """Return the figures of a model, built on the meta device: shapes without data, so this is quick."""
     import torch
 
-    from paceline.models.flops import forward_flops
+    from paceline.models.summary import forward_flops
     from paceline.models.zoo import build_model, usual_task
 
     num_classes, image_shape = usual_task(name)

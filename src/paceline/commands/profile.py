@@ -1,24 +1,21 @@
-"""`paceline profile`: measure what a step consists of, without training."""
+"""`paceline profile`: measure the phases of a step, without training."""
 
 import os
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
-from paceline.commands.launch import launch_ranks
-from paceline.core.config import Config, Whole
+from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
 from paceline.core.errors import ExitCode, SettingError
 from paceline.core.load import Settings
+from paceline.core.setting_types import Whole
 from paceline.core.start import Start
-from paceline.launching.plan import plan_launch
+from paceline.explain.explain_text import profile_text
+from paceline.launching.launch import launch_ranks
+from paceline.launching.launch_plan import plan_launch
 from paceline.parallel.detect import detect_world
 from paceline.parallel.nodes import join_nodes
-from paceline.report.profile import profile_text
-
-BEGIN = Group("Start", sort_key=0)
-DEFAULTS = Config()
-ALONE = Start()
 
 
 def profile_command(
@@ -30,10 +27,10 @@ def profile_command(
     pairs: Annotated[Whole, Parameter(group=BEGIN)] = 12,
     trace: Annotated[bool, Parameter(group=BEGIN, negative="")] = False,
 ) -> int:
-    """Measure steps with and without communication in turn, the buckets of gradients, and the link.
+    """Measure steps with and without communication, the gradient buckets, and the link, without training.
 
-    The settings are those of paceline train. The profile goes into a run folder of its own, for paceline explain and
-    paceline predict; nothing is trained. paceline train --profile measures the same before it trains.
+    Takes every setting of paceline train. Writes the profile to a new run folder, for paceline explain and paceline
+    predict. paceline train --profile measures the same before training.
 
     Examples:
 
@@ -48,9 +45,9 @@ def profile_command(
     recipe
         Settings that ship with Paceline; paceline recipes lists them.
     pairs
-        How many pairs of steps, one without communication and one real, to measure.
+        Pairs of steps to measure, each one step without communication and one with it.
     trace
-        Keep what torch.profiler sees in three steps of every rank, to be opened in Perfetto or chrome://tracing.
+        Record three steps of every rank with torch.profiler, to open in Perfetto or chrome://tracing.
     """
     if pairs < 2:
         raise SettingError("pairs", f"is {pairs}, but must be at least 2")
@@ -58,14 +55,14 @@ def profile_command(
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
     if plan is not None:
-        words = ["--pairs", str(pairs), *(["--trace"] if trace else [])]
-        return launch_ranks(plan, settings, start, words, command="profile")
+        args = ["--pairs", str(pairs), *(["--trace"] if trace else [])]
+        return launch_ranks(plan, settings, start, args, command="profile")
     from paceline.engine.rank import profile_rank
 
     folder, profile = profile_rank(settings, world, start=start, num_pairs=pairs, trace=trace)
     if world.is_lead:
         print(profile_text(profile))
-        print(f"\nkept as {folder.profile}")
+        print(f"\nsaved as {folder.profile}")
         if trace:
             print(f"traces are in {folder.trace(0).parent}")
     return ExitCode.FINISHED

@@ -7,22 +7,21 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from paceline.analysis.runs import compare_runs, results
+from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ExitCode
-from paceline.core.units import number, percent
+from paceline.core.units import percent, table, value_text
+from paceline.records.compare_runs import compare_runs, results
 from paceline.records.folder import find_run
 from paceline.records.reader import RunSummary, list_runs, summarise
-from paceline.report.tables import table
 
-DEFAULT_RUNS = Path("runs")
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 
-app = App(name="runs", help="List the runs there are; show one; compare two.")
+app = App(name="runs", help="List, show and compare runs.")
 
 
 @app.default
-def list_command(*, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
-    """List the runs there are, the newest last.
+def list_runs_command(*, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
+    """List all runs, the newest last.
 
     Parameters
     ----------
@@ -36,7 +35,7 @@ def list_command(*, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int
         for run in runs:
             print(json.dumps(_as_json(run)))
     elif not runs:
-        print(f"no runs in {runs_dir} yet; paceline train makes one")
+        print(f"no runs in {runs_dir} yet; to start one: paceline train")
     else:
         print(table(["run", "started", "model", "data", "epochs", "best acc", "state"], [_row(run) for run in runs]))
     return ExitCode.FINISHED
@@ -49,9 +48,9 @@ def show(run: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> 
     Parameters
     ----------
     run
-        Run folder, or a run's name for its newest.
+        Run folder, or a run name for its newest folder.
     runs_dir
-        Folder of all runs, where RUN may be a name.
+        Folder of all runs, in which run names are looked up.
     as_json
         Print one JSON object.
     """
@@ -59,27 +58,29 @@ def show(run: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> 
     if as_json:
         print(json.dumps(_as_json(summary)))
         return ExitCode.FINISHED
-    rows = [[name, _text(name, value)] for name, value in results(summary).items()]
+    rows = [[name, value_text(name, value)] for name, value in results(summary).items()]
     if summary.detail:
         rows.append(["failed with", summary.detail])
     print(f"{summary.folder.path}  started {_when(summary)}\n")
     print(table(["result", ""], rows) + "\n")
-    print(table(["setting", ""], [[name, _text(name, value)] for name, value in summary.config.as_dict().items()]))
+    print(table(["setting", ""], [[name, value_text(name, value)] for name, value in summary.config.as_dict().items()]))
     return ExitCode.FINISHED
 
 
 @app.command
 def compare(first: Path, second: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
-    """Show which settings of two runs differ, and what they led to; for their weights: paceline compare A B.
+    """Compare the settings and results of two runs.
+
+    To compare their weights: paceline compare A B.
 
     Parameters
     ----------
     first
-        Run folder, or a run's name for its newest.
+        Run folder, or a run name for its newest folder.
     second
         The run to compare with.
     runs_dir
-        Folder of all runs, where a run may be given by name.
+        Folder of all runs, in which run names are looked up.
     as_json
         Print one JSON object.
     """
@@ -90,9 +91,9 @@ def compare(first: Path, second: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json
         print(json.dumps({key: {d.name: [d.first, d.second] for d in part} for key, part in parts.items()}))
         return ExitCode.FINISHED
     names = [str(run.folder.path) for run in runs]
-    settings = [[d.name, _text(d.name, d.first), _text(d.name, d.second)] for d in comparison.settings]
+    settings = [[d.name, value_text(d.name, d.first), value_text(d.name, d.second)] for d in comparison.settings]
     print(table(["setting", *names], settings) if settings else "the settings are the same")
-    print("\n" + table(["result", *names], [[d.name, _text(d.name, d.first), _text(d.name, d.second)]
+    print("\n" + table(["result", *names], [[d.name, value_text(d.name, d.first), value_text(d.name, d.second)]
                                            for d in comparison.results]))  # fmt: skip
     return ExitCode.FINISHED
 
@@ -105,18 +106,6 @@ def _row(run: RunSummary) -> list[str]:
 
 def _when(run: RunSummary) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
-
-
-def _text(name: str, value: Any) -> str:
-    if value is None:
-        return "–"
-    if name.endswith(" acc"):
-        return percent(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def _as_json(run: RunSummary) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`paceline submit`: write the Slurm job that trains, submit it, follow it."""
+"""`paceline submit`: write a Slurm job script, submit it, and follow the job."""
 
 import os
 import sys
@@ -7,13 +7,13 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from paceline.commands.train import ALONE, train_command
-from paceline.commands.words import read_words
-from paceline.core.config import flag
-from paceline.core.errors import ConfigError, ExitCode
+from paceline.commands.defaults import ALONE
+from paceline.commands.settings_files import parse_args_of
+from paceline.commands.train import train_command
+from paceline.core.errors import ConfigError, ExitCode, flag
 from paceline.core.start import Start
-from paceline.launching.queue import Tail, changes, submit_job
-from paceline.launching.slurm import JobRequest, job_script
+from paceline.launching.slurm_queue import Tail, changes, submit_job
+from paceline.launching.slurm_script import JobRequest, job_script
 
 WATCHING = Group("Watching", sort_key=2)
 ONE_NODE = JobRequest()
@@ -21,15 +21,15 @@ Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
 def submit_command(
-    *words: Word,
+    *args: Word,
     request: Annotated[JobRequest, Parameter(name="*")] = ONE_NODE,
     dry_run: Annotated[bool, Parameter(group=WATCHING, negative="")] = False,
     follow: Annotated[bool, Parameter(group=WATCHING)] = True,
 ) -> int:
-    """Write the Slurm job that trains, submit it, and follow it.
+    """Submit training as a Slurm job, and follow its state and output.
 
-    What comes after -- is what each task runs. Before the time limit the run saves, queues again and goes on.
-    Ctrl-C stops following; the job goes on.
+    Each task runs the command after --. Before its time limit the job saves a checkpoint, requeues itself and resumes.
+    Ctrl-C stops following; the job continues.
 
     Examples:
 
@@ -39,58 +39,58 @@ def submit_command(
 
       paceline submit --nodes 2 --dry-run -- train --nproc 4
 
-      paceline submit --array 3 --meeting-file /shared/meet -- train --model resnet20
+      paceline submit --array 3 --rendezvous-file /shared/rendezvous -- train --model resnet20
 
     Parameters
     ----------
-    words
-        The command for every task: train and its flags, after --.
+    args
+        Command of every task, after --: train and its flags.
     dry_run
-        Print the job's text and submit nothing.
+        Print the job script without submitting it.
     follow
         Print the job's state and output until it ends.
     """
-    check_words(words, request)
-    script = job_script(request, sys.executable, words)
+    check_args(args, request)
+    script = job_script(request, sys.executable, args)
     if dry_run:
         print(script, end="")
         return ExitCode.FINISHED
     if follow:
-        request.output_file("0")  # says now, not after submitting, that the file cannot be followed
+        request.output_file("0")  # fails here, not after submitting, if the file cannot be followed
     parent = Path(request.output_pattern).parent
     if "%" not in str(parent):
-        parent.mkdir(parents=True, exist_ok=True)  # where it is missing, Slurm ends the job without a word
+        parent.mkdir(parents=True, exist_ok=True)  # if it is missing, Slurm ends the job without an error message
     job = submit_job(script)
     print(f"submitted job {job}", flush=True)
     return follow_job(job, request.output_file(job)) if follow else ExitCode.FINISHED
 
 
-def check_words(words: tuple[str, ...], request: JobRequest) -> None:
-    """Find now, not after hours in the queue, what is wrong with the words for the tasks."""
-    if words[:1] != ("train",):
-        given = f'"{words[0]}"' if words else "nothing"
+def check_args(args: tuple[str, ...], request: JobRequest) -> None:
+    """Check the arguments of the tasks now, not after hours in the queue."""
+    if args[:1] != ("train",):
+        given = f'"{args[0]}"' if args else "nothing"
         raise ConfigError(
-            f"a job runs train, but after -- there is {given}",
+            f"a job runs paceline train, but after -- there is {given}",
             hint="paceline submit --nodes 2 -- train --model resnet20",
         )
-    arguments = read_words(train_command, "train", words[1:], os.environ)
+    arguments = parse_args_of(train_command, "train", args[1:], os.environ)
     start = arguments.arguments.get("start", ALONE)
     for name in ("rank", "world_size", "nnodes", "node_rank", "rendezvous"):
         if getattr(start, name) != getattr(ALONE, name):
-            raise ConfigError(f"Slurm decides what {flag(name)} would say", hint=f"drop {flag(name)} after --")
+            raise ConfigError(f"{flag(name)} is set by Slurm", hint=f"drop {flag(name)} after --")
     _check_nproc(start, request)
 
 
 def _check_nproc(start: Start, request: JobRequest) -> None:
     if (start.nproc or 1) > 1 and (request.tasks_on_node > 1 or request.array is not None):
         raise ConfigError(
-            f"every Slurm task is a rank already, and --nproc {start.nproc} would start ranks in each of them",
+            f"every Slurm task is already a rank; --nproc {start.nproc} would start ranks in each of them",
             hint="drop --nproc after --",
         )
 
 
 def follow_job(job: str, output: Path) -> int:
-    """Print the job's changes of state and what it prints, until it ends or the user has seen enough."""
+    """Print the job's state changes and output until it ends or the user presses Ctrl-C."""
     tail = Tail(output)
     state = None
     try:
@@ -101,6 +101,6 @@ def follow_job(job: str, output: Path) -> int:
                 print(f"job {job}: {state}", flush=True)
         print(tail.read(), end="", flush=True)
     except KeyboardInterrupt:
-        print(f"\njob {job} goes on; to follow it: tail -F {output}; to stop it: scancel {job}", flush=True)
+        print(f"\njob {job} continues; to follow it: tail -F {output}; to stop it: scancel {job}", flush=True)
         return ExitCode.FINISHED
     return ExitCode.FINISHED if state is not None and state.is_good else ExitCode.FAILED

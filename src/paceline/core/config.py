@@ -1,18 +1,16 @@
 """The settings of a run: one flat, frozen record. A Config that exists is valid."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter, Token
+from cyclopts import Group, Parameter
 
-from paceline.core.augment import parse_steps, standard_policy
-from paceline.core.errors import ConfigError, SettingError
-from paceline.core.exact import refuse_inexact
-from paceline.core.interval import Interval
-from paceline.core.names import suggestion
+from paceline.core.augment_syntax import parse_steps, standard_policy
+from paceline.core.config_rules import refuse_inexact
+from paceline.core.errors import ConfigError, SettingError, suggestion
+from paceline.core.setting_types import Every, Interval, MaybeWhole, Names, Numbers, Whole
 from paceline.core.units import count
 
 DATA = Group("Data", sort_key=1)
@@ -20,102 +18,72 @@ MODEL = Group("Model", sort_key=2)
 LENGTH = Group("Length and batch", sort_key=3)
 OPTIMIZER = Group("Optimizer", sort_key=4)
 SCHEDULE = Group("Learning rate", sort_key=5)
-MACHINE = Group("Machine", sort_key=6)
-WATCH = Group("Watching and saving", sort_key=7)
+MACHINE = Group("Device and parallelism", sort_key=6)
+WATCH = Group("Logging and checkpoints", sort_key=7)
 
 CHOICES_OF_TRACK = ("tensorboard", "wandb")
 EVERY_EPOCH = Interval(1)
-LEAST_IMAGES_A_SHARD = 32  # with fewer a step of resnet20 takes a CPU a tenth longer than one whole batch does
+LEAST_SAMPLES_PER_SHARD = 32  # with fewer, a step of resnet20 on a CPU takes 10% longer than without shards
 DEFAULT_LR = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
-
-
-def _words(_type: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    """Read a list given as "a,b", as repeated flags, or as a TOML array; "none" is the empty list."""
-    words = [word.strip() for token in tokens for word in token.value.split(",")]
-    return tuple(word for word in words if word not in {"", "none"})
-
-
-def _numbers(_type: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
-    return tuple(int(word) for word in _words(_type, tokens))
-
-
-def _whole(_type: Any, tokens: Sequence[Token]) -> int:
-    """Read a whole number; 1.5 is refused rather than rounded."""
-    return int(tokens[0].value.replace("_", ""))
-
-
-def _interval(_type: Any, tokens: Sequence[Token]) -> Interval:
-    return Interval.parse(tokens[0].value)
-
-
-def _listed(values: Sequence[Any]) -> str:
-    return ",".join(map(str, values)) or "none"
-
-
-Whole = Annotated[int, Parameter(converter=_whole)]
-MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
-Names = Annotated[tuple[str, ...], Parameter(converter=_words, n_tokens=1, negative="", show_default=_listed)]
-Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, negative="", show_default=_listed)]
-Every = Annotated[Interval, Parameter(converter=_interval, n_tokens=1, accepts_keys=False)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Everything that decides what a run computes and what it leaves behind."""
+    """All settings of what a run computes and which files it writes."""
 
     data: Annotated[str, Parameter(group=DATA)] = "digits"
     """Data set: digits, cifar10, cifar100, cinic10, fashion-mnist, imagenet, folder:PATH, packed:PATH, my.py:build."""
     data_dir: Annotated[Path, Parameter(group=DATA)] = Path("data")
     """Folder where data sets are kept."""
     valid_split: Annotated[float, Parameter(group=DATA)] = 0.1
-    """Share of the training images held out for validation; 0 validates on the test images."""
+    """Fraction of the training samples held out for validation; 0 validates on the test set."""
     workers: Annotated[Whole, Parameter(group=DATA)] = 0
-    """Processes that prepare batches; 0 prepares them in the training process."""
+    """Data-loading processes per rank; 0 loads batches in the training process."""
     augment: Annotated[str, Parameter(group=DATA)] = "standard"
-    """Random changes of training images: standard (what the data set usually gets), none, or steps like crop4,flip."""
+    """Augmentation: standard (the usual steps for the data set), none, or a list of steps such as crop4,flip."""
     image_size: Annotated[MaybeWhole, Parameter(group=DATA)] = None
-    """Side in pixels to which images of a folder, a pack or imagenet are cut; 224 when not given."""
+    """Height and width in pixels of the images of folder:, packed: and imagenet. Default: 224."""
     bad_images: Annotated[Literal["fail", "skip"], Parameter(group=DATA)] = "fail"
-    """Stop at an image that cannot be decoded, or show another one of its class instead."""
+    """fail: stop at an image that cannot be decoded; skip: use another image of its class instead."""
 
     model: Annotated[str, Parameter(alias="-m", group=MODEL)] = "resnet20"
-    """Model: a name that paceline models lists, timm:NAME, torchvision:NAME, or your own as my.py:build."""
+    """Model: a name listed by paceline models, timm:NAME, torchvision:NAME, or your own as my.py:build."""
     precision: Annotated[Literal["fp32", "bf16", "fp16"], Parameter(group=MODEL)] = "fp32"
-    """Arithmetic of the forward pass; fp16 scales the loss."""
+    """Precision of the forward pass (autocast); fp16 uses loss scaling."""
     channels_last: Annotated[bool, Parameter(group=MODEL)] = True
-    """Keep images as N×H×W×C in memory, which convolutions prefer."""
+    """Use the channels-last memory format (N×H×W×C), which is faster for convolutions."""
     compile: Annotated[bool, Parameter(group=MODEL)] = False
     """Compile the model with torch.compile."""
     ema: Annotated[float | None, Parameter(group=MODEL)] = None
-    """Evaluate a moving average of the weights with this decay, such as 0.999."""
+    """Evaluate an exponential moving average of the weights with this decay, such as 0.999."""
 
     epochs: Annotated[Whole, Parameter(alias="-e", group=LENGTH)] = 10
-    """How many times to go over the training images."""
+    """Number of passes over the training samples."""
     steps: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
-    """Stop after this many steps in all, whatever --epochs says; less than an epoch scores fewer images."""
+    """Stop after this many steps, regardless of --epochs; below one epoch, scores use fewer samples."""
     global_batch: Annotated[Whole, Parameter(alias="-b", group=LENGTH)] = 128
-    """Images per step over all devices together."""
+    """Samples per step over all devices."""
     accumulate: Annotated[Whole, Parameter(group=LENGTH)] = 1
-    """Parts in which a device computes its share of the batch, to save memory; batch norm sees each part alone."""
+    """Micro-batches per step and device, to save memory; batch norm sees each one separately."""
     patience: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
     """Stop after this many evaluations without a better validation accuracy."""
     seed: Annotated[Whole, Parameter(group=LENGTH)] = 0
-    """Decides initial weights, order, augmentation and dropout."""
+    """Seed for initial weights, sample order, augmentation and dropout."""
 
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], Parameter(group=OPTIMIZER)] = "sgd"
     """Optimizer; sgd uses Nesterov momentum."""
     lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
-    """Learning rate; 0.1 for sgd and 0.001 for adam and adamw when not given."""
+    """Learning rate. Default: 0.1 for sgd, 0.001 for adam and adamw."""
     momentum: Annotated[float, Parameter(group=OPTIMIZER)] = 0.9
     """Momentum of sgd."""
     weight_decay: Annotated[float, Parameter(group=OPTIMIZER)] = 5e-4
-    """Weight decay."""
+    """Weight decay (L2 penalty; decoupled with adamw)."""
     no_decay_norm: Annotated[bool, Parameter(group=OPTIMIZER, negative="--decay-norm")] = False
-    """Do not decay biases and the parameters of normalisation layers."""
+    """Apply no weight decay to biases and normalisation layers."""
     label_smoothing: Annotated[float, Parameter(group=OPTIMIZER)] = 0.0
-    """Probability spread over the wrong classes."""
+    """Label smoothing: probability spread evenly over all classes."""
     clip: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
-    """Largest norm of the gradient."""
+    """Clip the gradient to this norm."""
 
     schedule: Annotated[Literal["constant", "milestones", "step", "cosine", "one-cycle"], Parameter(group=SCHEDULE)] = (
         "cosine"
@@ -126,9 +94,9 @@ class Config:
     decay_every: Annotated[Whole, Parameter(group=SCHEDULE)] = 30
     """Epochs between the drops of --schedule step."""
     decay_rate: Annotated[float, Parameter(group=SCHEDULE)] = 0.1
-    """Factor of each drop."""
+    """Factor by which the learning rate changes at each drop."""
     warmup: Annotated[float, Parameter(group=SCHEDULE)] = 0.0
-    """Epochs over which the learning rate rises from near zero; one-cycle rises over 30% of the run when 0."""
+    """Epochs over which the learning rate rises from near zero; with one-cycle, 0 means 30% of the run."""
     lr_scaling: Annotated[Literal["none", "linear", "sqrt"], Parameter(group=SCHEDULE)] = "none"
     """Scale the learning rate with the global batch, relative to --reference-batch."""
     reference_batch: Annotated[Whole, Parameter(group=SCHEDULE)] = 128
@@ -137,40 +105,41 @@ class Config:
     mode: Annotated[Literal["auto", "single", "dp", "ddp", "fsdp"], Parameter(group=MACHINE)] = "auto"
     """single: one device; dp: one process, many devices; ddp: a process per device; fsdp: ddp with sharded weights."""
     batch_norm: Annotated[Literal["local", "sync", "ghost"], Parameter(group=MACHINE)] = "local"
-    """Batch statistics over each rank's images, over the global batch, or over --shards fixed parts of it."""
+    """Samples for batch statistics: local (of each rank), sync (the global batch) or ghost (of each of --shards)."""
     exact: Annotated[Literal["order", "bitwise"], Parameter(group=MACHINE)] = "order"
-    """order: equal up to rounding at every world size; bitwise: equal to the last bit, with ghost batch norm."""
+    """Same result at every world size: order (up to rounding) or bitwise (every bit; uses ghost batch norm)."""
     shards: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
-    """Fixed parts of the batch for bitwise and ghost; no more ranks than that. 8, below --global-batch 256 4."""
-    compress: Annotated[Literal["none", "fp16", "bf16", "powersgd"], Parameter(group=MACHINE)] = "none"
-    """Send gradients in fewer bytes."""
+    """Shards of the global batch for --exact bitwise and --batch-norm ghost; at most one rank per shard.
+    Default: 8, or 4 if --global-batch is below 256."""
+    compress: Annotated[Literal["none", "fp16", "bf16"], Parameter(group=MACHINE)] = "none"
+    """Cast gradients to this type for all-reduce, to send half the bytes."""
     bucket_mb: Annotated[float | None, Parameter(group=MACHINE)] = None
-    """Megabytes of gradients that ddp sends at once; 25, and 1 for the first, when not given."""
+    """Size of ddp's gradient buckets in MB. Default: 25, and 1 for the first bucket."""
     check_replicas: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
-    """Compare the weights of all ranks, bit by bit, every so many steps; every checkpoint does so anyway."""
+    """Compare the weights of all ranks bit by bit every N steps, in addition to every checkpoint."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
-    """auto, cpu, cuda or cuda:1."""
+    """Device: auto, cpu, cuda or cuda:1."""
     threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
-    """CPU threads of each rank; OMP_NUM_THREADS, or else all cores shared evenly, when not given; bitwise takes 1."""
+    """CPU threads per rank. Default: OMP_NUM_THREADS, else all cores divided evenly; 1 with --exact bitwise."""
 
     name: Annotated[str | None, Parameter(alias="--run", group=WATCH)] = None
-    """Name of the run; DATA-MODEL when not given. Each start gets a numbered folder under it."""
+    """Name of the run; each start gets a numbered folder under it. Default: DATA-MODEL."""
     runs_dir: Annotated[Path, Parameter(group=WATCH)] = Path("runs")
     """Folder for all runs."""
     track: Annotated[Names, Parameter(group=WATCH)] = ("tensorboard",)
-    """Trackers beside console and metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
+    """Trackers besides the console and metrics.jsonl: tensorboard, wandb, tensorboard,wandb or none."""
     log_every: Annotated[Whole, Parameter(group=WATCH)] = 50
-    """Steps between two records of the training metrics."""
+    """Record training metrics every N steps."""
     profile: Annotated[bool, Parameter(group=WATCH, negative="")] = False
-    """First measure steps with and without communication, and the link, for paceline explain and predict."""
+    """Before training, time steps with and without communication, and the link, for paceline explain and predict."""
     eval_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
-    """When to evaluate: 1 (epochs), "2 epochs" or "500 steps"."""
+    """How often to evaluate: 2 (epochs), "2 epochs" or "500 steps"."""
     save_every: Annotated[Every, Parameter(group=WATCH)] = EVERY_EPOCH
-    """When to save a checkpoint: 1 (epochs), "2 epochs" or "500 steps"."""
+    """How often to save a checkpoint: 2 (epochs), "2 epochs" or "500 steps"."""
     keep: Annotated[Whole, Parameter(group=WATCH)] = 2
-    """Newest checkpoints to keep, beside the best one."""
+    """Number of newest checkpoints to keep, besides the best one."""
     save_async: Annotated[bool, Parameter(group=WATCH)] = False
-    """Go on training while a checkpoint is written."""
+    """Write checkpoints in the background while training continues."""
 
     def __post_init__(self) -> None:
         _check_least(self)
@@ -185,16 +154,16 @@ class Config:
 
     @property
     def fixed_shards(self) -> int | None:
-        """The parts in which the global batch is computed at every world size, where there are such."""
+        """The number of shards of the global batch, the same at every world size; None without shards."""
         if self.exact != "bitwise" and self.batch_norm != "ghost":
             return None
         if self.shards is not None:
             return self.shards
-        return 8 if self.global_batch >= 8 * LEAST_IMAGES_A_SHARD else 4
+        return 8 if self.global_batch >= 8 * LEAST_SAMPLES_PER_SHARD else 4
 
     @property
     def augment_policy(self) -> str:
-        """The steps of augmentation, those of the data set where they are left to it."""
+        """The augmentation steps, with "standard" replaced by those of the data set."""
         return standard_policy(self.data) if self.augment == "standard" else self.augment
 
     @property
@@ -211,7 +180,7 @@ class Config:
         return dataclasses.replace(self, shards=self.fixed_shards or self.shards, **derived)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain values, those that are not set left out."""
+        """Return the settings as plain values, without those that are None."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {key: _plain(value) for key, value in values.items() if value is not None}
 
@@ -222,12 +191,7 @@ CHANGEABLE = frozenset({
     "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "check_replicas", "device",
     "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
 })  # fmt: skip
-"""Settings that a resumed run may change: where it runs, how long, what it leaves behind, not what it computes."""
-
-
-def flag(setting: str) -> str:
-    """Return the flag of a setting: "--global-batch" for "global_batch"."""
-    return "--" + setting.replace("_", "-")
+"""Settings that a resumed run may change: where it runs, how long, which files it writes, not what it computes."""
 
 
 def _plain(value: Any) -> Any:
@@ -277,14 +241,20 @@ def _check_numbers(config: Config) -> None:
 def _check_choices(config: Config) -> None:
     parse_steps(config.augment_policy)
     if config.schedule == "milestones" and not config.milestones:
-        raise ConfigError("--schedule milestones needs to know when", hint="add --milestones 60,120,160")
+        raise ConfigError("--schedule milestones needs --milestones", hint="add --milestones 60,120,160")
     if config.milestones and config.schedule != "milestones":
         raise ConfigError(f"--milestones is set, but --schedule is {config.schedule}", hint="add --schedule milestones")
     if list(config.milestones) != sorted(set(config.milestones)) or min(config.milestones, default=1) < 1:
-        raise SettingError("milestones", f"is {list(config.milestones)}, but must be rising epoch numbers from 1 on")
+        raise SettingError(
+            "milestones", f"is {list(config.milestones)}, but must be increasing epochs, the first at least 1"
+        )
     for tracker in config.track:
         if tracker not in CHOICES_OF_TRACK:
-            raise SettingError("track", f'names "{tracker}"', hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]))
+            raise SettingError(
+                "track",
+                f'lists "{tracker}", which is not a tracker',
+                hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]),
+            )
     name = config.run_name
     if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")):
         raise SettingError("name", f'is "{name}", which is not a folder name', hint="use letters, digits, - and _")
@@ -296,6 +266,6 @@ def _check_shards(config: Config) -> None:
     if config.fixed_shards is not None and config.accumulate > 1:
         cause = "--exact bitwise" if config.exact == "bitwise" else "--batch-norm ghost"
         raise ConfigError(
-            f"{cause} computes the batch in --shards parts already",
-            hint="drop --accumulate; more shards need less memory",
+            f"--accumulate {config.accumulate} cannot be combined with {cause}: the batch is already split into shards",
+            hint="drop --accumulate; to save memory, use more --shards",
         )

@@ -1,14 +1,17 @@
-"""The mistakes that Paceline explains: each says what is wrong, what to type next, and which exit code it is."""
+"""The errors that Paceline explains: each has a message, a hint what to type next, and an exit code."""
 
+from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
 from enum import IntEnum
+from itertools import takewhile
 
 
 class ExitCode(IntEnum):
-    """What the shell is told."""
+    """Exit codes of commands."""
 
     FINISHED = 0
     FAILED = 1
-    DIFFERENT = 1  # what a comparison says, as diff does
+    DIFFERENT = 1  # a comparison found differences, as with diff
     BAD_INPUT = 2
     DIVERGED = 3
     INTERRUPTED = 130
@@ -32,11 +35,16 @@ class ConfigError(PacelineError):
     exit_code = ExitCode.BAD_INPUT
 
 
+def flag(setting: str) -> str:
+    """Return the flag of a setting: "--global-batch" for "global_batch"."""
+    return "--" + setting.replace("_", "-")
+
+
 class SettingError(ConfigError):
-    """A value is out of range; whoever knows where it was set may say so in front."""
+    """A value is out of range; a caller that knows where it was set adds the place in front."""
 
     def __init__(self, setting: str, problem: str, *, place: str | None = None, hint: str | None = None) -> None:
-        super().__init__(f"{place or '--' + setting.replace('_', '-')} {problem}", hint=hint)
+        super().__init__(f"{place or flag(setting)} {problem}", hint=hint)
         self.setting = setting
         self.problem = problem
 
@@ -64,7 +72,7 @@ class CheckpointError(PacelineError):
 
 
 class ComparisonError(PacelineError):
-    """Two things cannot be compared, which is not the same as being different."""
+    """Two things cannot be compared, as opposed to being different."""
 
     exit_code = ExitCode.BAD_INPUT
 
@@ -74,11 +82,11 @@ class RanksError(PacelineError):
 
 
 class LostRankError(RanksError):
-    """Another rank went, and this one follows: not the first cause of a failure."""
+    """Another rank exited, so this one stops too: not the first cause of a failure."""
 
 
 class StoppedError(PacelineError):
-    """A signal came while this process waited for others, and there was nothing to save yet."""
+    """A signal arrived while this process waited for others, and there was nothing to save yet."""
 
     def __init__(self, number: int, waiting: str) -> None:
         super().__init__(f"stopped while {waiting}")
@@ -90,3 +98,24 @@ class DivergedError(PacelineError):
     """The loss stopped being a finite number."""
 
     exit_code = ExitCode.DIVERGED
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name closest to `name`, preferring a common prefix among equals; None if nothing is close."""
+    folded = {candidate.casefold(): candidate for candidate in known}
+    matches = get_close_matches(name.casefold(), folded, n=5, cutoff=0.5)
+
+    def closeness(match: str) -> tuple[float, int]:
+        ratio = SequenceMatcher(None, match, name.casefold()).ratio()
+        shared = takewhile(lambda pair: pair[0] == pair[1], zip(match, name.casefold(), strict=False))
+        return round(ratio, 1), len(list(shared))
+
+    return folded[max(matches, key=closeness)] if matches else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a hint: the nearest name, then all known names."""
+    known = sorted(known)
+    listed = "known: " + ", ".join(known)
+    close = nearest(name, known)
+    return listed if close is None else f"did you mean {close}? ({listed})"

@@ -1,7 +1,7 @@
-"""Addressed randomness: a counter hash that turns (seed, epoch, sample …) into bits, owned by no stream.
+"""Counter-based randomness: a hash that turns (seed, epoch, sample …) into bits, without a random stream.
 
-Every random decision of Paceline is a pure function of where it is made, so it does not depend on which rank or worker
-makes it, nor on what was drawn before. The hash is splitmix64, the same on every platform and numpy version.
+Every random decision of Paceline is a pure function of its key, so it does not depend on the rank, the worker or
+earlier draws. The hash is splitmix64, the same on every platform and numpy version.
 """
 
 import numpy as np

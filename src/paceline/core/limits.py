@@ -1,4 +1,4 @@
-"""The limit of open files: raised as far as the system allows, and compared with what the ranks of a run need."""
+"""The limit on open files: raised to the hard limit, and compared with what the ranks of a run need."""
 
 import resource
 
@@ -11,13 +11,13 @@ OTHER_FILES = 64
 
 
 def need_open_files(world_size: int) -> None:
-    """Raise the limit of this process, and refuse a run whose ranks would exceed it: gloo would abort the process."""
+    """Raise the limit of this process, and refuse a run that would exceed it, where gloo would abort the process."""
     needed = OTHER_FILES + FILES_PER_RANK * world_size
     allowed = raise_open_files()
     if allowed < needed:
         raise RanksError(
             f"{world_size} ranks need {needed} open files in each process, but the limit is {allowed}",
-            hint=f"ulimit -n {needed}; where that is refused, raise nofile in /etc/security/limits.conf",
+            hint=f"run ulimit -n {needed}; if that is refused, raise nofile in /etc/security/limits.conf",
         )
 
 

@@ -21,16 +21,15 @@ from cyclopts import (
 )
 from cyclopts import UnusedCliTokensError as UnusedError
 
-from paceline.core.config import SETTINGS, Config, flag
-from paceline.core.errors import ConfigError, SettingError
-from paceline.core.interval import Interval
-from paceline.core.names import suggestion
+from paceline.core.config import SETTINGS, Config
+from paceline.core.errors import ConfigError, SettingError, flag, suggestion
+from paceline.core.setting_types import Interval
 from paceline.core.start import START_SETTINGS, Start
 
 PREFIX = "PACELINE_"
 KNOWN = (*SETTINGS, *START_SETTINGS)
 FORMER_NAMES = {"run": "name"}
-"""Settings that files and variables may still call by the name they had before."""
+"""Former names of settings that files and variables may still use."""
 EXPECTED = {
     int: "a whole number",
     float: "a number",
@@ -46,7 +45,7 @@ FindFiles = Callable[[Mapping[str, Argument]], Sequence[Path]]
 
 
 class Layers:
-    """Gives every setting that no flag set its value from the environment, or else from the first file that has it.
+    """Fills in settings without a flag from the environment, or else from the first file that has them.
 
     Cyclopts calls it between reading the flags and building the Config. It remembers where each value came from.
     """
@@ -57,12 +56,12 @@ class Layers:
         self._places: dict[str, str] = {}
 
     def __call__(self, _app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Fill in what the flags left open."""
+        """Fill in the settings that no flag sets."""
         by_name = _by_setting(arguments)
         for key, value, place in self._values(by_name):
             argument = by_name.get(key)
             if argument is None or argument.tokens or argument.hint != _types()[key]:
-                continue  # a flag of another type is another thing: `data pack --keep pixels`
+                continue  # a flag with the same name but another type is no setting: `data pack --keep pixels`
             self._places[key] = place
             _fill(argument, value, place)
 
@@ -78,7 +77,7 @@ class Layers:
             raise self.explain(problem) from problem
 
     def explain(self, problem: CycloptsError | SettingError) -> ConfigError:
-        """Say what is wrong, and where it stands."""
+        """Return the error with the file or variable it comes from."""
         if isinstance(problem, SettingError):
             place = self._places.get(problem.setting)
             return SettingError(problem.setting, problem.problem, place=place, hint=problem.hint)
@@ -89,14 +88,14 @@ class Layers:
         return ConfigError(f'{place}: expected {_expected(problem.argument.hint)}, got "{problem.token.value}"')
 
     def _values(self, arguments: Mapping[str, Argument]) -> Iterator[tuple[str, Any, str]]:
-        """Yield every setting that the environment or a file holds, with its place, the one that wins first."""
+        """Yield every setting of the environment and the files, with its source, in order of precedence."""
         yield from _placed(_from_environment(self._environ), lambda key: PREFIX + key.upper())
         for file in self._find_files(arguments):
             yield from _placed(_from_file(file), lambda key, file=file: f"{file}: {key}")
 
 
 def load_config(*files: Path, environ: Mapping[str, str] | None = None) -> Config:
-    """Read settings from files (earlier ones win) and, above them, from an environment."""
+    """Read settings from files (earlier ones take precedence) and from an environment, which overrides them."""
     return Layers(environ or {}, lambda _arguments: files).read()
 
 
@@ -106,12 +105,12 @@ def write_config(config: Config, path: Path) -> None:
 
 
 def current_name(key: str) -> str:
-    """Return the name of a setting that a file or a variable may call by a former one."""
+    """Return the current name of a setting, given its current or former name."""
     return FORMER_NAMES.get(key, key)
 
 
 def _refuse_two_values(values: Mapping[str, Any], place: Callable[[str], str]) -> None:
-    """Refuse a setting that has one value under its name and another under a former one."""
+    """Refuse a setting with one value under its name and another under its former name."""
     for former, name in FORMER_NAMES.items():
         if former in values and name in values and values[former] != values[name]:
             raise ConfigError(
@@ -121,14 +120,14 @@ def _refuse_two_values(values: Mapping[str, Any], place: Callable[[str], str]) -
 
 
 def _placed(values: Mapping[str, Any], place: Callable[[str], str]) -> Iterator[tuple[str, Any, str]]:
-    """Yield settings under their current names, each with its place."""
+    """Yield settings under their current names, each with its source."""
     _refuse_two_values(values, place)
     for key, value in values.items():
         yield current_name(key), value, place(key)
 
 
 def _converted(setting: str, value: Any, place: str) -> Any:
-    """Return what a setting holds when a file has `value`: a ready value as it is, any other as its flag reads it."""
+    """Convert a file's `value` for a setting: typed values stay as they are, text is parsed like the flag's."""
     if type(value) in _ready(setting) or value in _ready(setting):
         return value
     argument = copy.copy(_arguments()[setting])
@@ -144,7 +143,7 @@ def _fill(argument: Argument, value: Any, place: str) -> None:
 
 @cache
 def _arguments() -> dict[str, Argument]:
-    """Return how the command line reads each setting; building this takes longer than reading many files."""
+    """Return the command-line parser of each setting; cached, because building it is slower than reading many files."""
     app = App()
 
     @app.default
@@ -166,13 +165,13 @@ def _types() -> dict[str, Any]:
 
 @cache
 def _ready(setting: str) -> tuple[Any, ...]:
-    """Return the types, or the choices, whose TOML values are what the flag would make of their text."""
+    """Return the types, or the choices, whose TOML values need no parsing."""
     hint = _types()[setting]
     return () if get_origin(hint) is tuple else get_args(hint) or (hint,)
 
 
 def _sentence(problem: CycloptsError) -> str:
-    """Say what is wrong with the words of the command line."""
+    """Return the error for invalid command-line arguments."""
     command = " ".join(problem.command_chain or ["paceline"])
     for former, name in FORMER_NAMES.items():
         if isinstance(problem, RepeatArgumentError) and problem.token.keyword in {flag(former), flag(name)}:
@@ -187,7 +186,7 @@ def _sentence(problem: CycloptsError) -> str:
 
 
 def _expected(hint: Any) -> str:
-    """Say what a setting takes, from its type."""
+    """Describe the values that a setting takes, from its type."""
     options = [option for option in get_args(hint) if option is not type(None)]
     choices = next((found for found in (hint, *options) if get_origin(found) is Literal), None)
     if choices is not None:
@@ -196,7 +195,7 @@ def _expected(hint: Any) -> str:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that PACELINE_… variables hold; a misspelt one is an error, not ignored."""
+    """Return the settings from PACELINE_… variables; a misspelt one is an error, not ignored."""
     values = {key.removeprefix(PREFIX).lower(): value for key, value in environ.items() if key.startswith(PREFIX)}
     for key in values:
         if current_name(key) not in KNOWN:
@@ -228,11 +227,11 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 
 def _short_hint(name: str, known: Iterable[str]) -> str:
-    """Return the nearest name alone when there is one; the whole list is long."""
+    """Return the nearest name if there is one, instead of the long list of all."""
     return suggestion(name, known).split(" (known")[0]
 
 
 def _texts(value: Any) -> list[str]:
-    """Return a TOML value as the words a user would type after the flag."""
+    """Return a TOML value as the arguments a user would type after the flag."""
     items = (value or [""]) if isinstance(value, list) else [value]
     return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]

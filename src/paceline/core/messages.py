@@ -1,4 +1,4 @@
-"""Messages on standard error, for what happens before a run has its log, and after."""
+"""Messages on standard error, before a run has its log and after it is closed."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ SECONDS_UNTIL_SLOW = 5
 
 def say(text: str, *, prefix: str = "paceline: ") -> None:
     """Print a message for the user."""
-    print(prefix + text, file=sys.stderr, flush=True)  # noqa: T201 - this is where messages leave
+    print(prefix + text, file=sys.stderr, flush=True)  # noqa: T201 - the one place that prints messages
 
 
 @contextmanager

@@ -11,13 +11,12 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from paceline.core.errors import PacelineError
-from paceline.core.names import suggestion
+from paceline.core.errors import PacelineError, suggestion
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages, whichever Python they belong to."""
+"""Folders of installed packages, of any Python installation."""
 NOT_OWN = frozenset({"paceline", "__main__", "__mp_main__"})
-"""Modules that are no part of a model: ours, and the script that calls us, which has two names once torch is there."""
+"""Modules that are not part of a model: ours, and the calling script, which torch gives a second name."""
 
 
 def is_plugin(name: str) -> bool:
@@ -27,10 +26,10 @@ def is_plugin(name: str) -> bool:
 
 
 def load_plugin(name: str, error: type[PacelineError]) -> Callable[..., Any]:
-    """Import the file of "my.py:build" and return what it calls `build`; problems are raised as `error`."""
+    """Import the file of "my.py:build" and return its `build`; problems are raised as `error`."""
     file, _, attribute = name.partition(":")
     if not attribute:
-        raise error(f"{name} does not say which function to call", hint=f"write {file}:build")
+        raise error(f"{name} does not name a function", hint=f"write {file}:build")
     path = Path(file).expanduser()
     if not path.is_file():
         raise error(f"{file} does not exist", hint=f"looked for {path.resolve()}")
@@ -43,7 +42,7 @@ def load_plugin(name: str, error: type[PacelineError]) -> Callable[..., Any]:
 
 
 def call_plugin(name: str, function: Callable[..., Any], offered: Mapping[str, Any], error: type[PacelineError]) -> Any:
-    """Call the user's function with those of the offered arguments that it takes."""
+    """Call the user's function with the offered arguments that it accepts."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     accepted = {parameter.name for parameter in parameters}
@@ -60,9 +59,9 @@ def call_plugin(name: str, function: Callable[..., Any], offered: Mapping[str, A
 
 
 def code_files(names: Iterable[str]) -> dict[str, Path]:
-    """Return the user's code behind these names, once they are loaded: their files and the modules beside them.
+    """Return the user's code behind these names, once they are loaded: their files and the modules next to them.
 
-    Each file has the path that the user typed, or the like for a module, which a later start of the run repeats.
+    Each file has the path that the user typed, and a module a path relative to it, so that a later start finds it.
     """
     found: dict[str, Path] = {}
     for name in filter(is_plugin, names):
@@ -74,9 +73,9 @@ def code_files(names: Iterable[str]) -> dict[str, Path]:
 
 
 def _modules_below(folder: Path) -> list[Path]:
-    """Return the files of the imported modules in a folder that are neither installed nor Paceline's own.
+    """Return the files of the imported modules in a folder that are neither installed nor part of Paceline.
 
-    The script that calls Paceline is none of them: another one may evaluate or resume the run.
+    The script that calls Paceline is left out: another script may evaluate or resume the run.
     """
     standard = Path(sysconfig.get_path("stdlib")).resolve()
     files = [
@@ -89,14 +88,14 @@ def _modules_below(folder: Path) -> list[Path]:
 
 
 class _Source(SourceFileLoader):
-    """Always compiles the file as it is: bytecode of a second ago counts as new when the size is the same."""
+    """Always compiles the source: Python takes bytecode for current if the size and the second of the edit match."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _import_file(path: Path, error: type[PacelineError]) -> Any:
-    """Import a file under a name of its own, so that worker processes can find its classes again."""
+    """Import a file under a unique name, so that worker processes can unpickle its classes."""
     place = zlib.crc32(str(path.resolve()).encode())  # another folder may have a file of the same name
     module_name = f"paceline_plugin_{path.stem}_{place:08x}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_Source(module_name, str(path)))

@@ -1,16 +1,15 @@
-"""The recipes that ship with Paceline: settings by name, a layer below the user's own."""
+"""The recipes that ship with Paceline: named sets of settings, which the user's settings override."""
 
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.core.errors import ConfigError
-from paceline.core.names import suggestion
+from paceline.core.errors import ConfigError, suggestion
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 
 
 class Recipe(NamedTuple):
-    """A file of settings that opens with a comment on what it is for and what it reaches."""
+    """A file of settings that starts with a comment on its purpose and its accuracy."""
 
     name: str
     path: Path

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
-from paceline.core.plan import BatchPlan
 from paceline.core.units import number
 
 ONE_CYCLE_RISE = 0.3
@@ -23,7 +23,7 @@ class LrPlan:
     warmup_steps: int
     """Steps during which the learning rate rises."""
     shape: "Shape"
-    """What the peak is multiplied with after warm-up."""
+    """Factor on the peak after warm-up."""
 
     @classmethod
     def make(cls, config: Config, plan: BatchPlan) -> "LrPlan":
@@ -50,7 +50,7 @@ class LrPlan:
         return self.peak * self.shape(self, step)
 
     def fraction(self, step: int) -> float:
-        """Return how much of the time after warm-up has passed."""
+        """Return the fraction of the steps after warm-up that is done."""
         return (step - self.warmup_steps) / max(1, self.plan.total_steps - self.warmup_steps)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ SHAPES: dict[str, Shape] = {
 
 
 def _describe(config: Config) -> str:
-    """Say in a few words how the learning rate falls."""
+    """Describe the decay of the learning rate in a few words."""
     factor = f"× {number(config.decay_rate)}"
     epochs = ", ".join(map(str, config.milestones))
     return {

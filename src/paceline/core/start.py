@@ -1,4 +1,4 @@
-"""How a run is started: how many processes on how many nodes, and how they find each other. Never part of a result."""
+"""How a run is launched: number of processes and nodes, and where they connect. Does not affect the result."""
 
 import dataclasses
 import re
@@ -7,41 +7,41 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from paceline.core.config import MaybeWhole, Numbers, Whole
 from paceline.core.errors import ConfigError, SettingError
+from paceline.core.setting_types import MaybeWhole, Numbers, Whole
 
-RANKS = Group("Many ranks", sort_key=8)
+RANKS = Group("Launching ranks", sort_key=8)
 NODES = re.compile(r"(\d+)(?::(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """What the user said about processes and nodes; all of it may be left to torchrun, Slurm or mpirun."""
+    """The user's settings for processes and nodes; torchrun, Slurm or mpirun may set all of them instead."""
 
     nproc: Annotated[MaybeWhole, Parameter(alias="--nproc-per-node", group=RANKS)] = None
     """Ranks to start on this node (threads with --mode dp on a CPU)."""
     nnodes: Annotated[str | None, Parameter(group=RANKS)] = None
-    """Nodes that take part, each with this command: 2, or 1:4 for as many as there are; one when not given."""
+    """Number of nodes, such as 2, or a range such as 1:4; run this command on every node. Default: 1."""
     node_rank: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
-    """Number of this node, from 0."""
+    """Rank of this node, from 0."""
     rendezvous: Annotated[str | None, Parameter(group=RANKS)] = None
-    """HOST:PORT where the nodes meet: an address of node 0 and a free port."""
+    """HOST:PORT where the nodes connect: an address of node 0 and a free port."""
     max_restarts: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
-    """Times to restart all ranks from the last checkpoint when one fails; none when not given."""
+    """Times to restart all ranks from the last checkpoint when one fails. Default: 0."""
     max_requeues: Annotated[Whole, Parameter(group=RANKS)] = 100
-    """Times that a Slurm job queues itself again at its time limit."""
+    """Times that a Slurm job requeues itself at its time limit."""
     rank: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
-    """Rank of this process, when every rank is started by hand."""
+    """Rank of this process, if every rank is started by hand."""
     world_size: Annotated[MaybeWhole, Parameter(group=RANKS)] = None
-    """Number of ranks, when every rank is started by hand."""
+    """Number of ranks, if every rank is started by hand."""
     local_rank: Annotated[MaybeWhole, Parameter(alias="--local_rank", group=RANKS)] = None
-    """Rank of this process among those of its node, which decides its GPU; torch.distributed.launch passes it."""
+    """Rank of this process on its node, which selects its GPU; torch.distributed.launch passes it."""
     init_method: Annotated[str, Parameter(group=RANKS)] = "env://"
-    """Where ranks started by hand meet: tcp://HOST:PORT, file:///shared/path, or env:// (MASTER_ADDR, MASTER_PORT)."""
+    """Where ranks started by hand connect: tcp://HOST:PORT, file:///path or env:// (MASTER_ADDR, MASTER_PORT)."""
     devices: Annotated[Numbers, Parameter(group=RANKS)] = ()
     """GPUs that this process may use, as in --devices 0,1."""
     timeout: Annotated[float, Parameter(group=RANKS)] = 600.0
-    """Seconds to wait for another rank before giving up and saying who is missing."""
+    """Seconds to wait for other ranks before giving up and naming the missing ones."""
 
     def __post_init__(self) -> None:
         for name in ("nproc", "world_size"):
@@ -66,7 +66,7 @@ class Start:
 
     @property
     def by_hand(self) -> bool:
-        """Tell whether the user starts every rank with a command of its own."""
+        """Tell whether the user starts every rank with a separate command."""
         return self.rank is not None
 
 
@@ -82,12 +82,12 @@ def _check_nodes(start: Start) -> None:
         raise SettingError("nnodes", f'is "{start.nnodes}", but must be a number such as 2, or a range such as 1:4')
     nodes = start.node_range[1]
     if start.node_rank is not None and not 0 <= start.node_rank < nodes:
-        raise SettingError("node_rank", f"is {start.node_rank}, but nodes go from 0 to {nodes - 1}")
+        raise SettingError("node_rank", f"is {start.node_rank}, but must be between 0 and {nodes - 1}")
     if nodes == 1:
         return
     if start.rendezvous is None:
         raise ConfigError(
-            f"--nnodes {start.nnodes} needs to know where the nodes meet",
+            f"--nnodes {start.nnodes} needs --rendezvous, the address at which the nodes connect",
             hint="add --rendezvous HOST:PORT with an address of node 0, the same on every node",
         )
     host, _, port = start.rendezvous.rpartition(":")
@@ -96,23 +96,21 @@ def _check_nodes(start: Start) -> None:
 
 
 def _refuse_unused(start: Start) -> None:
-    """Refuse what only several nodes need: a node that has not been told of the others would train alone."""
+    """Refuse settings for several nodes without --nnodes: the node would train alone."""
     for flag, value in (("--node-rank", start.node_rank), ("--rendezvous", start.rendezvous)):
         if value is not None:
-            raise ConfigError(
-                f"{flag} {value} is set, but not how many nodes there are", hint="add --nnodes, the same on every node"
-            )
+            raise ConfigError(f"{flag} {value} is set without --nnodes", hint="add --nnodes, the same on every node")
 
 
 def _check_by_hand(start: Start) -> None:
     if start.rank is None:
         if start.world_size is not None:
-            raise ConfigError("--world-size is set, but not which rank this is", hint="add --rank 0, 1, …")
+            raise ConfigError("--world-size is set without --rank", hint="add --rank 0, 1, …")
         return
     if start.world_size is None:
-        raise ConfigError("--rank is set, but not how many ranks there are", hint="add --world-size")
+        raise ConfigError("--rank is set without --world-size", hint="add --world-size")
     if not 0 <= start.rank < start.world_size:
-        raise SettingError("rank", f"is {start.rank}, but ranks go from 0 to {start.world_size - 1}")
+        raise SettingError("rank", f"is {start.rank}, but must be between 0 and {start.world_size - 1}")
     if not start.init_method.startswith(("env://", "tcp://", "file://")):
         raise SettingError(
             "init_method",
@@ -121,5 +119,6 @@ def _check_by_hand(start: Start) -> None:
         )
     if start.nproc is not None or start.nnodes is not None:
         raise ConfigError(
-            "--rank starts one rank by hand, --nproc and --nnodes start many", hint="use one or the other"
+            "--rank cannot be combined with --nproc or --nnodes: it starts one rank, they start many",
+            hint="use --rank, or --nproc and --nnodes",
         )

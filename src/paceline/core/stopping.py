@@ -1,4 +1,4 @@
-"""The signals that ask a run to stop, and waits for other processes that end at once when one of them comes."""
+"""The signals that ask a run to stop, and waits for other processes that such a signal ends at once."""
 
 import signal
 import threading
@@ -11,6 +11,8 @@ from typing import TypeVar
 from paceline.core.errors import StoppedError
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+KILL_VARIABLE = "_PACELINE_KILL"
+"""RANK:STEP at which `paceline verify` kills a rank; starts with an underscore because it is not a setting."""
 WAITING = "waiting for other processes"
 SECONDS_BETWEEN_LOOKS = 0.1
 T = TypeVar("T")
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 @contextmanager
 def handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Give these signals to a handler while the block runs; outside the main thread there are none to catch."""
+    """Handle these signals while the block runs; outside the main thread do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -31,7 +33,7 @@ def handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
 
 
 class _Interruption(KeyboardInterrupt):
-    """A signal on its way out of a block: no `except Exception` of the user's code catches it."""
+    """A signal that ends a block: a BaseException, so that no `except Exception` of the user's code catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -40,7 +42,7 @@ class _Interruption(KeyboardInterrupt):
 
 @contextmanager
 def interruptible(doing: str) -> Iterator[None]:
-    """Let a signal end the block with StoppedError, which says what was going on."""
+    """Let a signal end the block with StoppedError, which names the interrupted work."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise _Interruption(number)
@@ -55,7 +57,7 @@ def interruptible(doing: str) -> Iterator[None]:
 def wait_interruptibly(work: Callable[[], T], waiting: str, asked: Callable[[], int | None] = lambda: None) -> T:
     """Return the result of work that may wait in C++ for other processes; a signal ends the wait with StoppedError.
 
-    The work runs on a thread of its own: C++ holds signals back from the main thread until it returns there. After
+    The work runs on a second thread, because Python handles signals only when the main thread returns from C++. After
     StoppedError that thread still waits. `asked` returns the signal that an earlier handler has already caught.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -79,10 +81,36 @@ def wait_interruptibly(work: Callable[[], T], waiting: str, asked: Callable[[], 
         threading.Thread(target=run, name=WAITING, daemon=True).start()
         while not wait([result], timeout=SECONDS_BETWEEN_LOOKS).done:
             stop_if_asked()
-    stop_if_asked()  # from here on a signal goes to the earlier handler, and none is lost in between
+    stop_if_asked()  # now signals go to the earlier handler again; none is lost in between
     return result.result()
 
 
 def is_still_waiting() -> bool:
-    """Tell whether a wait that was interrupted goes on in C++, which may crash while the interpreter shuts down."""
+    """Tell whether an interrupted wait still runs in C++, which may crash while the interpreter shuts down."""
     return any(thread.name == WAITING for thread in threading.enumerate())
+
+
+class StopRequest:
+    """The signal that asked the run to stop: after this step, or at once at a second Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Tell whether to stop after this step."""
+        return self.signal is not None
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Remember the first signal; exit at once on the second Ctrl-C."""
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn signals into a request to stop while the block runs; outside the main thread do nothing."""
+    request = StopRequest()
+    with handled_by(request.on_signal):
+        yield request

@@ -1,6 +1,8 @@
-"""Numbers as people read and write them."""
+"""Numbers and tables in human-readable form, and parsing numbers."""
 
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def count(number: int) -> str:
@@ -24,7 +26,7 @@ def number(value: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Return images per second with three digits that matter, or whole numbers above a hundred."""
+    """Return samples per second with three significant digits, or as a whole number above 100."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
@@ -41,12 +43,12 @@ def duration(seconds: float) -> str:
 
 
 def step_time(seconds: float) -> str:
-    """Return the length of a step or a part of it: "0.25 ms", "48.1 ms" or "1.2 s"."""
+    """Return the duration of a step or a phase: "0.25 ms", "48.1 ms" or "1.2 s"."""
     return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def large(number: float) -> str:
-    """Return a large number with three digits that matter: "81.2 M", "8.18 G"."""
+    """Return a large number with three significant digits: "81.2 M", "8.18 G"."""
     for unit in ("", " k", " M", " G"):
         if number < 999.5:
             return f"{number:.3g}{unit}"
@@ -55,7 +57,7 @@ def large(number: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Return bytes in decimal units, as disks and links are sold."""
+    """Return bytes in decimal units, as is usual for disks and links."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 999.5:
             return f"{num_bytes:.3g} {unit}"
@@ -70,7 +72,7 @@ AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([^\d\s].*)?", re.IGNORE
 
 
 def parse_number(text: str) -> float:
-    """Read "25.6M" as 25,600,000 and "25MiB" as 26,214,400; raise ValueError with what would be right."""
+    """Read "25.6M" as 25,600,000 and "25MiB" as 26,214,400; raise ValueError with an example."""
     value, unit = _split(text, "a number such as 25600000 or 25.6M")
     unit = unit.lower().removesuffix("b")
     if unit not in SUFFIXES:
@@ -97,7 +99,7 @@ def parse_rate(text: str) -> float:
 
 
 def bit_rate(bytes_per_second: float) -> str:
-    """Return a link's speed as people quote it: "9.57 Gbit/s"."""
+    """Return a link's bandwidth in bits: "9.57 Gbit/s"."""
     value, _, unit = large(8 * bytes_per_second).partition(" ")
     return f"{value} {unit}bit/s"
 
@@ -107,3 +109,34 @@ def _split(text: str, expected: str) -> tuple[float, str]:
     if match is None:
         raise ValueError(f"expected {expected}")
     return float(match[1]), (match[2] or "").strip()
+
+
+def ranks_text(ranks: Iterable[int], *, most: int | None = None) -> str:
+    """Return "rank 3" or "ranks 0,2"; of more than `most` ranks only the first, as in "ranks 0,1,…"."""
+    ordered = sorted(ranks)
+    shown = [*map(str, ordered[:most]), *(["…"] if most is not None and len(ordered) > most else [])]
+    return f"rank{'s' if len(ordered) > 1 else ''} {','.join(shown)}"
+
+
+def value_text(name: str, value: Any) -> str:
+    """Return a setting or a result of a run as a table shows it."""
+    if value is None:
+        return "–"
+    if name.endswith(" acc"):
+        return percent(value)
+    if name.endswith("/s"):
+        return rate(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with one line per row; columns are as wide as their widest cell."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    rule = "  ".join("─" * width for width in widths)
+    return "\n".join([texts[0], rule, *texts[1:]])

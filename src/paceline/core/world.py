@@ -1,4 +1,4 @@
-"""Who takes part in a run, and which part this process plays."""
+"""The ranks of a run, as one of them sees them."""
 
 import os
 import socket
@@ -13,20 +13,20 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    told_by: str = "nobody"
-    """Who said which rank this is: torchrun, Slurm, flags …"""
-    meeting: str = ""
-    """Where the ranks meet: env://, tcp://host:port or file:///path; nowhere when alone."""
+    launcher: str = "none"
+    """The launcher of the ranks: torchrun, Slurm, flags, environment …; none for a single process."""
+    init_method: str = ""
+    """Where the ranks connect, as in torch: env://, tcp://host:port or file:///path; empty for a single process."""
     attempt: int = 0
-    """How often the launcher has started these ranks again."""
+    """Number of times the launcher has restarted these ranks."""
     launch_id: str | None = None
-    """What names the launch by which this node takes part: the same in every attempt, and never used again."""
+    """Identifies the launch of this node: the same in every attempt, and unique."""
     began: float | None = None
-    """When this process began, in seconds since 1970, where it has no other purpose than the run."""
+    """Start time of this process in seconds since 1970, if it does nothing but this run."""
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
 
     @property
     def is_lead(self) -> bool:
-        """Tell whether this is rank 0, which names the run folder and writes what only one may write."""
+        """Tell whether this is rank 0, which names the run folder and writes the shared files."""
         return self.rank == 0

@@ -1,1 +1,1 @@
-"""The images: where they come from, in which order, and how they reach the model."""
+"""Data sets: where samples come from, in which order, and how they reach the model."""

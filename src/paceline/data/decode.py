@@ -1,6 +1,6 @@
-"""Encoded images become pixels: simplejpeg for JPEG when it is installed, Pillow for everything else.
+"""Decodes images: JPEG with simplejpeg when it is installed, everything else with Pillow.
 
-Both rest on libjpeg-turbo and are asked for the same scale, so they give the same pixels.
+Both use libjpeg-turbo at the same scale, so they return the same pixels.
 """
 
 from functools import lru_cache
@@ -17,18 +17,18 @@ from PIL import Image
 JPEG_START = b"\xff\xd8"
 PIXELS_START = b"P6\n"
 SCALES = (8, 4, 2, 1)
-"""The factors by which JPEG decoding can shrink an image for less than the cost of a full one."""
+"""The factors by which JPEG decoding can shrink an image, cheaper than decoding it in full."""
 
 Picture = NDArray[np.uint8]
 """One image, H×W×3."""
 
 
 class BadImageError(Exception):
-    """The bytes are no image that can be decoded."""
+    """The bytes are not an image that can be decoded."""
 
 
 def decoder_name() -> str:
-    """Return what decodes JPEG files here."""
+    """Return the name of the library that decodes JPEG files."""
     return "Pillow" if _simplejpeg() is None else "simplejpeg"
 
 
@@ -50,7 +50,7 @@ def image_size(data: bytes) -> tuple[int, int]:
 
 
 def decode(data: bytes, *, at_least: tuple[int, int] | None = None) -> Picture:
-    """Return the pixels as RGB; a JPEG may come out smaller, by 2, 4 or 8, but not below `at_least` (height, width)."""
+    """Return the pixels as RGB; a JPEG may be shrunk by 2, 4 or 8, but not below `at_least` (height, width)."""
     if data.startswith(PIXELS_START):
         height, width, start = _parse_ppm(data)
         return np.frombuffer(data, np.uint8, offset=start).reshape(height, width, 3)
@@ -64,7 +64,7 @@ def decode(data: bytes, *, at_least: tuple[int, int] | None = None) -> Picture:
 
 
 def shrink_factor(size: tuple[int, int], at_least: tuple[int, int] | None) -> int:
-    """Return the largest scale at which an image of this height and width stays at least as large as asked."""
+    """Return the largest factor that leaves an image of this height and width at least as large as `at_least`."""
     if at_least is None:
         return 1
     return next(
@@ -75,21 +75,21 @@ def shrink_factor(size: tuple[int, int], at_least: tuple[int, int] | None) -> in
 
 
 def as_ppm(picture: Picture) -> bytes:
-    """Return pixels with the lines of text before them that make them an image file."""
+    """Return the pixels as a PPM file."""
     height, width = picture.shape[:2]
     return b"%b%d %d\n255\n" % (PIXELS_START, width, height) + picture.tobytes()
 
 
 def _parse_ppm(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and where the pixels begin, for images that `as_ppm` made."""
+    """Return height, width and the offset of the pixels, for images that `as_ppm` made."""
     try:
         _, sizes, depth, _ = data[:40].split(b"\n", 3)
         width, height = map(int, sizes.split())
     except ValueError as cause:
-        raise BadImageError("its head is no PPM of bytes") from cause
+        raise BadImageError("its header is not that of a PPM with 8 bits per channel") from cause
     start = len(PIXELS_START) + len(sizes) + len(depth) + 2
     if depth != b"255" or len(data) != start + 3 * height * width:
-        raise BadImageError("its length is not what its head says")
+        raise BadImageError("its length does not match its header")
     return height, width, start
 
 
@@ -116,12 +116,16 @@ def _opened(data: bytes) -> Image.Image:
     try:
         return Image.open(BytesIO(data))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as cause:
-        reason = "it is no image that Pillow knows" if isinstance(cause, Image.UnidentifiedImageError) else str(cause)
+        reason = (
+            "it is not an image format that Pillow knows"
+            if isinstance(cause, Image.UnidentifiedImageError)
+            else str(cause)
+        )
         raise BadImageError(reason) from cause
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Grey, palette, CMYK and 16-bit images become RGB; what is transparent becomes black."""
+    """Convert grey, palette, CMYK and 16-bit images to RGB; transparent pixels become black."""
     if image.mode in ("I", "I;16", "I;16B", "I;16L", "F"):
         values = np.asarray(image).astype(np.float64)
         deepest = 65535.0 if values.max(initial=0) > 255 else 255.0

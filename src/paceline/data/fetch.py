@@ -1,46 +1,45 @@
-"""Published files are downloaded once: resumed when broken off, checked, unpacked beside and renamed; others wait."""
+"""Downloads published files once: resumes broken downloads, checks md5, unpacks and renames; other processes wait."""
 
-import fcntl
 import http.client
 import os
 import shutil
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from paceline.core.errors import DataError
 from paceline.core.units import size
-from paceline.data.checksum import md5_of, unreadable
-from paceline.data.sources.known import Known, Remote, describe
+from paceline.data.source_files import md5_of, unreadable_file
+from paceline.data.sources.published import PublishedSet, Remote, describe
+from paceline.records.writer import locked
 
 CHUNK = 1 << 18
 TRIES = 5
-"""How often a broken connection is taken up again before giving up."""
+"""Maximum connections per download."""
 TIMEOUT_SECONDS = 30.0
 HTTP_PARTIAL, HTTP_RANGE_PAST_END = 206, 416
 REFUSED = range(400, 500)
 
 Progress = Callable[[str, int, int | None], None]
-"""Told the file, the bytes that are there and the bytes that it will have (None when the server does not say)."""
+"""Called with the file, the bytes so far and the total bytes (None if the server does not send a length)."""
 
 
-def fetch(known: Known, data_dir: Path, progress: Progress) -> Path:
-    """Get all files of a data set and return its folder.
+def fetch_files(published: PublishedSet, data_dir: Path, progress: Progress) -> Path:
+    """Download all files of a data set and return its folder.
 
-    Any number of processes may call it: one downloads, the others wait for it and find everything there.
+    Any number of processes may call it: one downloads, the others wait for it.
     """
-    home = known.home(data_dir)
-    if any(remote.url is None for remote in known.remotes) or not known.remotes:
-        raise known.missing(data_dir)
+    home = published.home(data_dir)
+    if any(remote.url is None for remote in published.remotes) or not published.remotes:
+        raise published.missing(data_dir)
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
-        raise unreadable(home, cause) from cause
-    with only_one(home / ".fetch.lock"):
-        for remote in known.remotes:
+        raise unreadable_file(home, cause) from cause
+    with locked(home / ".fetch.lock"):
+        for remote in published.remotes:
             if not is_complete(remote, home):
                 archive = download(remote, home, progress)
                 unpack(remote, archive, home)
@@ -48,23 +47,15 @@ def fetch(known: Known, data_dir: Path, progress: Progress) -> Path:
 
 
 def is_complete(remote: Remote, home: Path) -> bool:
-    """Tell whether a file was fetched before: unpacked folders appear whole or not at all."""
+    """Tell whether a file was fetched before: unpacked folders appear complete or not at all."""
     if remote.unpacks_to is not None:
-        return _unpacked_mark(remote, home).exists() and (home / remote.unpacks_to).exists()
+        return _unpacked_marker(remote, home).exists() and (home / remote.unpacks_to).exists()
     path = home / remote.file
     return path.exists() and (remote.md5 is None or md5_of(path) == remote.md5)
 
 
-@contextmanager
-def only_one(lock: Path) -> Iterator[None]:
-    """Let one process in at a time. The system drops the lock of a process that dies, so a stale file cannot block."""
-    with lock.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def download(remote: Remote, home: Path, progress: Progress) -> Path:
-    """Return the file, taken from `home` when it is there and right, else downloaded and checked."""
+    """Return the file: the one in `home` if its md5 is right, else downloaded and checked."""
     path = home / remote.file
     if path.exists():
         if remote.md5 is None or md5_of(path) == remote.md5:
@@ -75,10 +66,10 @@ def download(remote: Remote, home: Path, progress: Progress) -> Path:
     _download_resuming(remote, partial, progress)
     if remote.md5 is not None and (found := md5_of(partial)) != remote.md5:
         partial.unlink()
-        if resumed:  # what an earlier call left may have been damaged
+        if resumed:  # a file from an earlier call may have been damaged
             return download(remote, home, progress)
         raise DataError(
-            f"{remote.url} gave a file with md5 {found}, expected {remote.md5}; it was removed",
+            f"{remote.url} has md5 {found}, expected {remote.md5}; it was removed",
             hint=f"try again; or put {describe(remote)} into {home}",
         )
     partial.replace(path)
@@ -86,7 +77,7 @@ def download(remote: Remote, home: Path, progress: Progress) -> Path:
 
 
 def _download_resuming(remote: Remote, partial: Path, progress: Progress) -> None:
-    """Download, going on where a broken connection stopped, now or in an earlier call."""
+    """Download, resuming where a broken connection stopped, in this or an earlier call."""
     problem: Exception | None = None
     for _ in range(TRIES):
         try:
@@ -106,7 +97,7 @@ def _download_resuming(remote: Remote, partial: Path, progress: Progress) -> Non
 
 
 class _CutOffError(Exception):
-    """The connection ended before the whole file had come."""
+    """The connection ended before the end of the file."""
 
 
 def _download_rest(remote: Remote, partial: Path, progress: Progress) -> None:
@@ -131,7 +122,7 @@ def _download_rest(remote: Remote, partial: Path, progress: Progress) -> None:
 
 def _no_download(remote: Remote, partial: Path, cause: Exception) -> DataError:
     reason = cause.reason if isinstance(cause, urllib.error.URLError) else cause
-    kept = f"; {size(partial.stat().st_size)} are kept and will be continued" if partial.exists() else ""
+    kept = f"; {size(partial.stat().st_size)} are kept; the next call resumes" if partial.exists() else ""
     return DataError(
         f"{remote.url} cannot be downloaded: {reason}{kept}",
         hint=f"try again; without a network, put {describe(remote)} into {partial.parent}",
@@ -139,7 +130,7 @@ def _no_download(remote: Remote, partial: Path, cause: Exception) -> DataError:
 
 
 def unpack(remote: Remote, archive: Path, home: Path) -> None:
-    """Unpack beside and rename, so that a folder is there as a whole or not at all."""
+    """Unpack to a temporary folder and rename it, so that a folder appears complete or not at all."""
     if remote.unpacks_to is None:
         return
     scratch = home / f".unpacking-{remote.file}"
@@ -159,9 +150,9 @@ def unpack(remote: Remote, archive: Path, home: Path) -> None:
             shutil.rmtree(target)
         entry.replace(target)
     scratch.rmdir()
-    _unpacked_mark(remote, home).write_text(f"{remote.md5}\n")
+    _unpacked_marker(remote, home).write_text(f"{remote.md5}\n")
 
 
-def _unpacked_mark(remote: Remote, home: Path) -> Path:
-    """Return the file that says that an archive was unpacked completely."""
+def _unpacked_marker(remote: Remote, home: Path) -> Path:
+    """Return the marker file of an archive that was unpacked completely."""
     return home / f".unpacked-{remote.file}"

@@ -1,4 +1,4 @@
-"""Batches in the order asked for, prepared here or ahead of time by worker processes: the result is the same."""
+"""Batches in the requested order, prepared in this process or ahead of time by workers: the result is the same."""
 
 import gc
 import os
@@ -13,20 +13,20 @@ from paceline.data.split import Batch, GroupingSplit, Ids, Split
 
 Request = tuple[Ids, int | None]
 """The ids of a batch, and the epoch (None to evaluate)."""
-Group = Sequence[Request]
-"""Batches of one epoch that are prepared at once."""
+RequestGroup = Sequence[Request]
+"""Requests of one epoch that are prepared together."""
 
 
 def load_batches(split: Split, requests: Sequence[Request], *, workers: int, pin: bool) -> Iterator[Batch]:
     """Yield the requested batches in order."""
-    groups = list(grouped(requests, split.group if isinstance(split, GroupingSplit) else 1))
+    groups = list(group_requests(requests, split.group_size if isinstance(split, GroupingSplit) else 1))
     if workers == 0:
         return _load_here(split, groups, pin=pin)
     return _load_ahead(split, groups, workers=workers, pin=pin)
 
 
-def grouped(requests: Sequence[Request], most: int) -> Iterator[Group]:
-    """Put consecutive requests of an epoch together, as long as they ask for `most` images at most."""
+def group_requests(requests: Sequence[Request], most: int) -> Iterator[RequestGroup]:
+    """Group consecutive requests of an epoch, up to `most` samples in a group."""
     group: list[Request] = []
     num_ids = 0
     for ids, epoch in requests:
@@ -39,23 +39,23 @@ def grouped(requests: Sequence[Request], most: int) -> Iterator[Group]:
         yield group
 
 
-def fetch_group(split: Split, group: Group) -> list[Batch]:
-    """Return the batches of a group, prepared at once: what happens to an image does not depend on its company."""
+def fetch_group(split: Split, group: RequestGroup) -> list[Batch]:
+    """Return the batches of a group, prepared together: a sample does not depend on the rest of its batch."""
     ids, epoch = group[0]
     if len(group) == 1:
         return [split.fetch(ids, epoch)]
     whole = split.fetch(np.concatenate([ids for ids, _ in group]), epoch)
     ends = np.cumsum([len(ids) for ids, _ in group]).tolist()
-    return [whole.part(slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
+    return [whole.select(slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _load_here(split: Split, groups: Sequence[Group], *, pin: bool) -> Iterator[Batch]:
+def _load_here(split: Split, groups: Sequence[RequestGroup], *, pin: bool) -> Iterator[Batch]:
     for group in groups:
         for batch in fetch_group(split, group):
             yield batch.pin_memory() if pin else batch
 
 
-def _load_ahead(split: Split, groups: Sequence[Group], *, workers: int, pin: bool) -> Iterator[Batch]:
+def _load_ahead(split: Split, groups: Sequence[RequestGroup], *, workers: int, pin: bool) -> Iterator[Batch]:
     loader = DataLoader(
         _Fetcher(split, groups),
         batch_size=None,
@@ -63,9 +63,9 @@ def _load_ahead(split: Split, groups: Sequence[Group], *, workers: int, pin: boo
         num_workers=min(workers, len(groups)),
         pin_memory=pin,
         persistent_workers=False,
-        worker_init_fn=_leave_stopping_to_the_rank,
+        worker_init_fn=_ignore_first_signal,
     )
-    gc.freeze()  # or a worker might collect what this process left, such as the connections of an earlier run
+    gc.freeze()  # else a worker may garbage-collect objects of this process, such as the connections of an earlier run
     try:
         prepared = iter(loader)
     finally:
@@ -76,10 +76,10 @@ def _load_ahead(split: Split, groups: Sequence[Group], *, workers: int, pin: boo
         yield from batches
 
 
-def _leave_stopping_to_the_rank(_worker: int) -> None:
-    """Let the first signal pass: Slurm and Ctrl-C signal every process, but the rank still needs the step's batches.
+def _ignore_first_signal(_worker: int) -> None:
+    """Ignore one signal: Slurm and Ctrl-C signal every process, but the rank still needs the step's batches.
 
-    The second ends the worker at once: it comes from a rank that has waited for it in vain.
+    A second signal exits at once: the rank has given up waiting.
     """
     seen: list[int] = []
 
@@ -93,9 +93,9 @@ def _leave_stopping_to_the_rank(_worker: int) -> None:
 
 
 class _Fetcher(Dataset[list[Batch] | Exception]):
-    """What a worker process holds. A failure travels as a value, so that it arrives with its own message and hint."""
+    """The data set of a worker process. It returns errors as values, which keeps their message and hint."""
 
-    def __init__(self, split: Split, groups: Sequence[Group]) -> None:
+    def __init__(self, split: Split, groups: Sequence[RequestGroup]) -> None:
         self._split = split
         self._groups = groups
 

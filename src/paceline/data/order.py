@@ -1,4 +1,4 @@
-"""The order of the images: an argsort of hashes, so that any step of any epoch can be entered directly."""
+"""The order of samples: an argsort of hashes, so that any step of any epoch can be entered directly."""
 
 import numpy as np
 
@@ -9,31 +9,31 @@ HELD_OUT = 0x48E1D007
 SCORED = 0x5C02ED
 
 
-def hashed_order(*, key: int, images: int) -> Ids:
-    """Return the numbers 0 … images-1 in an order that depends on the key alone."""
-    return np.argsort(mix_each(key, np.arange(images)), kind="stable")
+def hashed_order(*, key: int, num_samples: int) -> Ids:
+    """Return the ids 0 … num_samples-1 in an order that depends on the key alone."""
+    return np.argsort(mix_each(key, np.arange(num_samples)), kind="stable")
 
 
-def epoch_order(*, seed: int, epoch: int, images: int) -> Ids:
-    """Return the order in which an epoch takes the images: the same for every rank and world size."""
-    return hashed_order(key=mix(seed, epoch), images=images)
+def epoch_order(*, seed: int, epoch: int, num_samples: int) -> Ids:
+    """Return the order of the samples in an epoch: the same for every rank and world size."""
+    return hashed_order(key=mix(seed, epoch), num_samples=num_samples)
 
 
-def held_out(*, images: int, share: float) -> tuple[Ids, Ids]:
+def held_out(*, num_samples: int, fraction: float) -> tuple[Ids, Ids]:
     """Return the ids to train on and the ids held out.
 
-    The choice does not depend on the seed, so runs with different seeds are validated on the same images.
+    The choice does not depend on the seed, so runs with different seeds are validated on the same samples.
     """
-    num_held = round(share * images)
-    order = hashed_order(key=mix(HELD_OUT), images=images)
+    num_held = round(fraction * num_samples)
+    order = hashed_order(key=mix(HELD_OUT), num_samples=num_samples)
     return np.sort(order[num_held:]), np.sort(order[:num_held])
 
 
-def spread_ids(*, images: int, number: int) -> Ids:
-    """Return `number` of the ids in rising order: one of each of as many equal stretches, chosen by its hash.
+def evenly_spaced_ids(*, num_samples: int, num_ids: int) -> Ids:
+    """Return `num_ids` ids in rising order: one from each of `num_ids` equal intervals, chosen by a hash.
 
-    Neither sorted nor alternating classes are favoured, and the choice does not depend on the seed.
+    This favours neither sorted nor alternating classes, and does not depend on the seed.
     """
-    ends = np.arange(number + 1) * images // number
+    ends = np.arange(num_ids + 1) * num_samples // num_ids
     lengths = np.diff(ends).astype(np.uint64)
-    return ends[:-1] + (mix_each(mix(SCORED), np.arange(number)) % lengths).astype(np.int64)
+    return ends[:-1] + (mix_each(mix(SCORED), np.arange(num_ids)) % lengths).astype(np.int64)

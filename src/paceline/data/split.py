@@ -1,4 +1,4 @@
-"""What a set of labelled images is to the rest of Paceline: something that gives any of its images by number."""
+"""Data sets as the rest of Paceline sees them: splits that return any of their samples by id."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self, runtime_checkable
@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
+"""Sample ids: indices into a split."""
 
 
 class Batch(NamedTuple):
@@ -21,7 +22,7 @@ class Batch(NamedTuple):
     targets: torch.Tensor | None = None
 
     def aligned(self) -> "Batch":
-        """Return the batch as memory that begins at a full cache line: products of matrices round by where it does."""
+        """Return a 64-byte aligned batch: the rounding of matrix products can depend on alignment."""
         targets = None if self.targets is None else _aligned(self.targets)
         return Batch(_aligned(self.images), self.labels, targets)
 
@@ -30,10 +31,10 @@ class Batch(NamedTuple):
         targets = None if self.targets is None else self.targets.pin_memory()
         return Batch(self.images.pin_memory(), self.labels.pin_memory(), targets)
 
-    def part(self, places: slice) -> "Batch":
-        """Return some of the batch, in the memory that it has."""
-        targets = None if self.targets is None else self.targets[places]
-        return Batch(self.images[places], self.labels[places], targets)
+    def select(self, indices: slice) -> "Batch":
+        """Return a view of some of the samples."""
+        targets = None if self.targets is None else self.targets[indices]
+        return Batch(self.images[indices], self.labels[indices], targets)
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,39 +42,39 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Split(Protocol):
-    """One part of a data set. What `fetch` returns for an id depends on the id and the epoch, and on nothing else."""
+    """Training or test samples. What `fetch` returns for an id depends only on the id and the epoch."""
 
     def __len__(self) -> int:
-        """Return how many images there are."""
+        """Return the number of samples."""
         ...
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
-        """Return the images with these ids, as training sees them in `epoch`, or as evaluation sees them (None)."""
+        """Return the samples with these ids, as training sees them in `epoch`, or as evaluation sees them (None)."""
         ...
 
 
 @runtime_checkable
 class MixingSplit(Split, Protocol):
-    """A split whose augmentation may put a second image into the one asked for."""
+    """A split whose augmentation may mix a second sample into the requested one."""
 
     def mixing_only(self, ids: Ids) -> Self:
-        """Return the split with second images taken from these alone."""
+        """Return the split with second samples taken from these ids only."""
         ...
 
 
 @runtime_checkable
 class GroupingSplit(Split, Protocol):
-    """A split that prepares many images at once for less than one batch after the other."""
+    """A split that prepares many samples together at a lower cost than batch by batch."""
 
     @property
-    def group(self) -> int:
-        """Return how many images are best asked for at once; 1 when it makes no difference."""
+    def group_size(self) -> int:
+        """Return the number of samples to request together; 1 if it makes no difference."""
         ...
 
 
 @runtime_checkable
 class SkippingSplit(Split, Protocol):
-    """A split that may show another image instead of one that cannot be decoded."""
+    """A split that may replace an image that cannot be decoded by another one."""
 
     def unreadable(self) -> list[str]:
         """Return the names of the images that could not be decoded so far, here or in a worker process."""
@@ -82,7 +83,7 @@ class SkippingSplit(Split, Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
-    """A data set as its source provides it: a training part, a test part, and what the labels mean."""
+    """A data set as its source provides it: a training split, a test split, and the names of the classes."""
 
     train: Split
     test: Split
@@ -92,21 +93,21 @@ class DataSet:
 
     @property
     def num_classes(self) -> int:
-        """Return how many different labels there are."""
+        """Return the number of classes."""
         return len(self.classes)
 
 
 class Subset:
-    """Some of the images of a split, under new numbers; each keeps the randomness of its old number.
+    """Some samples of a split under new ids; the randomness of each still depends on its old id.
 
-    Images outside the subset never show, not even mixed into one of its own: they may be held out for evaluation.
+    Samples outside the subset are never returned, not even mixed into others: they may be held out for evaluation.
     """
 
     def __init__(self, split: Split, ids: Ids) -> None:
         self._split = split.mixing_only(ids) if isinstance(split, MixingSplit) else split
         self._ids = ids
-        self.group = split.group if isinstance(split, GroupingSplit) else 1
-        """How many images are best asked for at once."""
+        self.group_size = split.group_size if isinstance(split, GroupingSplit) else 1
+        """The number of samples to request together."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -116,5 +117,5 @@ class Subset:
         return self._split.unreadable() if isinstance(self._split, SkippingSplit) else []
 
     def fetch(self, ids: Ids, epoch: int | None) -> Batch:
-        """Return the images that stand at these places of the subset."""
+        """Return the samples with these ids of the subset."""
         return self._split.fetch(self._ids[ids], epoch)

@@ -1,4 +1,4 @@
-"""Checkpoints: written beside, hashed and swapped in; checked when read; the last good one is used."""
+"""Checkpoints: hashed and written atomically, verified when read; a resume uses the newest intact one."""
 
 import errno
 import hashlib
@@ -15,7 +15,9 @@ import torch
 
 from paceline.core.errors import CheckpointError
 from paceline.core.units import size
-from paceline.engine.portable import map_tensors
+from paceline.engine.capture import map_tensors
+from paceline.records.folder import checkpoint_name, list_checkpoints
+from paceline.records.old_keys import rename_old_keys
 from paceline.records.writer import replacing, write_json
 
 FORMAT = 1
@@ -29,7 +31,7 @@ class Checkpoints:
         self._keep = keep
 
     def save(self, state: dict[str, Any], *, step: int, world_size: int, is_best: bool) -> Path:
-        """Write a checkpoint; only when it is safely on disk do `last` and `best` point to it and old ones go."""
+        """Write a checkpoint; once it is safely on disk, update `last` and `best` and remove old ones."""
         path = self._path(step)
         try:
             with replacing(path) as scratch, _HashingFile(scratch) as file:
@@ -45,16 +47,16 @@ class Checkpoints:
         return path
 
     def newest_good(self, warn: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
-        """Return the newest checkpoint that is whole, mapped, and warn about newer ones that are not."""
+        """Return the newest intact checkpoint, memory-mapped, and warn about newer damaged ones."""
         paths = self._all()
         for path in reversed(paths):
             try:
                 return load_checkpoint(path, mapped=True), path
             except CheckpointError as problem:
-                warn(f"{problem.message}; trying the one before it")
-        found = "none is whole" if paths else "there is none"
+                warn(f"{problem.message}; trying the previous checkpoint")
+        found = "all are damaged" if paths else "none was saved"
         raise CheckpointError(
-            f"{self.folder} has no checkpoint to use: {found}", hint="start the run again without --resume"
+            f"{self.folder} has no usable checkpoint: {found}", hint="start the run again without --resume"
         )
 
     def named(self, name: str) -> Path:
@@ -66,14 +68,14 @@ class Checkpoints:
             return pointer
         known = [each for each in ("best", "last") if (self.folder / each).is_file()]
         known += [path.name for path in self._all()]
-        hint = f"there are: {', '.join(known)}" if known else "there is none: the run was stopped before it saved one"
+        hint = f"available: {', '.join(known)}" if known else "the run was stopped before it saved a checkpoint"
         raise CheckpointError(f"{self.folder} has no checkpoint {name}", hint=hint)
 
     def _path(self, step: int) -> Path:
-        return self.folder / f"step-{step:08d}.pt"
+        return self.folder / checkpoint_name(step)
 
     def _all(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*.pt"))
+        return list_checkpoints(self.folder)
 
     def _point(self, name: str, path: Path) -> None:
         with replacing(self.folder / name) as scratch:
@@ -90,7 +92,7 @@ class Checkpoints:
 
 
 class BackgroundSaver:
-    """Writes checkpoints while training goes on: one at a time, from a copy of the state."""
+    """Writes checkpoints in the background while training continues: one at a time, from a copy of the state."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
@@ -98,13 +100,13 @@ class BackgroundSaver:
         self._pending: Future[Path] | None = None
 
     def save(self, state: dict[str, Any], **facts: Any) -> None:
-        """Copy the state and return; a failure of the save before is raised here."""
+        """Copy the state and return; a failure of the previous save is raised here."""
         self.wait()
         copied = map_tensors(state, lambda tensor: tensor.detach().to("cpu", copy=True))
         self._pending = self._thread.submit(self._checkpoints.save, copied, **facts)
 
     def wait(self) -> None:
-        """Wait until what was handed over is on disk."""
+        """Wait until the pending save is on disk."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -118,9 +120,9 @@ class BackgroundSaver:
 
 
 def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
-    """Read a checkpoint after checking that every byte is what was written. Safe for files of strangers.
+    """Read a checkpoint after verifying its checksum. Runs no code from the file.
 
-    Tensors of a mapped one stay on disk until they are looked at.
+    Tensors of a mapped checkpoint stay on disk until they are accessed.
     """
     manifest = _read_manifest(path)
     digest = hashlib.sha256()
@@ -136,7 +138,13 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it {problem} (sha256 differs from {_manifest(path).name})")
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {manifest.get('format')}, this Paceline reads format {FORMAT}")
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    if "progress" in state:  # its scores are stored as records
+        state["progress"] = {
+            name: rename_old_keys(value) if isinstance(value, dict) else value
+            for name, value in state["progress"].items()
+        }
+    return state
 
 
 class _HashingFile(io.RawIOBase):
@@ -197,12 +205,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _cannot_save(path: Path, cause: Exception) -> CheckpointError:
-    """Say why a checkpoint could not be written; torch wraps a full disk in a RuntimeError."""
+    """Return the reason why a checkpoint could not be written; torch wraps a full disk in a RuntimeError."""
     root = cause if isinstance(cause, OSError) else cause.__context__
     if isinstance(root, OSError) and root.errno in {errno.ENOSPC, errno.EDQUOT}:
         free = size(shutil.disk_usage(path.parent).free)
         return CheckpointError(
-            f"the disk is full: {path} needs more than the {free} that are free; earlier checkpoints are untouched",
-            hint="make room, then resume; or use a smaller --keep, or another --runs-dir",
+            f"the disk is full: {path} needs more than the {free} available; earlier checkpoints are intact",
+            hint="free some space, then resume; or use a smaller --keep, or another --runs-dir",
         )
-    return CheckpointError(f"{path} could not be written: {cause}; earlier checkpoints are untouched")
+    return CheckpointError(f"{path} could not be written: {cause}; earlier checkpoints are intact")

@@ -1,39 +1,49 @@
-"""Exact evaluation: every image of a split, or a fixed subset, once, in fixed blocks, at every world size."""
+"""Exact evaluation: every sample of a split, or a fixed subset, once, in fixed blocks, at every world size."""
+
+import os
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from paceline.core.batch_plan import BatchPlan
+from paceline.core.config import Config
 from paceline.core.keys import mix
 from paceline.core.metrics import Score
-from paceline.core.plan import BatchPlan
+from paceline.core.world import World
 from paceline.data.loader import load_batches
-from paceline.data.order import spread_ids
+from paceline.data.order import evenly_spaced_ids
+from paceline.data.seeding import seed_generators
 from paceline.data.split import Batch, Ids, Split
-from paceline.data.streams import seed_streams
-from paceline.engine.job import Job
+from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.engine.job import Job, build_job
 from paceline.engine.meter import count_correct
-from paceline.parallel.team import Team
+from paceline.parallel.amx import limit_isa
+from paceline.parallel.team import Team, joined
+from paceline.records.code import code_changes
+from paceline.records.entries import SplitName
+from paceline.records.folder import RunFolder
 
 BLOCK = 256
-"""Images of one forward pass. Fixed, so that the sums do not depend on who computes them."""
+"""Samples per forward pass. Fixed, so that the sums do not depend on the world size."""
 
 
 def scored_ids(plan: BatchPlan, split: Split) -> Ids:
-    """Return the images of a split that a run scores: all, or in a trial no more than it trains on, in whole blocks.
+    """Return the samples of a split that a run scores: all, or in a trial at most as many as it trains on.
 
-    A trial is a run that ends within its first epoch. To score all images might take it far longer than its steps.
+    A trial is a run that ends within its first epoch. Scoring all samples could take far longer than its steps.
     """
-    if plan.trial_images is None:
+    if plan.trial_samples is None:
         return np.arange(len(split))
-    most = -(-plan.trial_images // BLOCK) * BLOCK
-    return spread_ids(images=len(split), number=min(most, len(split)))
+    most = -(-plan.trial_samples // BLOCK) * BLOCK
+    return evenly_spaced_ids(num_samples=len(split), num_ids=min(most, len(split)))
 
 
 @torch.no_grad()
 def evaluate(job: Job, team: Team, split: Split, scored: Ids | None = None) -> Score:
-    """Score the model on a split, or on the images `scored`. Collective: every rank must call it.
+    """Score the model on a split, or on the samples `scored`. Collective: every rank must call it.
 
     Each rank takes every W-th block.
     """
@@ -50,14 +60,14 @@ def evaluate(job: Job, team: Team, split: Split, scored: Ids | None = None) -> S
     was_training = job.evaluated.training
     job.evaluated.eval()
     for block, batch in zip(mine + extra, map(Batch.aligned, batches), strict=True):
-        seed_streams(mix(job.config.seed, block), job.device)
+        seed_generators(mix(job.config.seed, block), job.device)
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         with job.autocast():
             scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))
     job.evaluated.train(was_training)
     by_rank = team.gather(scores[: len(mine)])
     total = Score()
-    for block in range(num_blocks):  # in the order of the images, so that the sum has one value
+    for block in range(num_blocks):  # in the order of the samples, so that the sum is always the same
         total += by_rank[block % team.world.size][block // team.world.size]
     return total
 
@@ -66,4 +76,18 @@ def _score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Scor
     logits = model(images).float()
     loss_sum = functional.cross_entropy(logits, labels, reduction="none").double().sum().item()
     correct1, correct5 = count_correct(logits, labels)
-    return Score(loss_sum=loss_sum, correct1=correct1, correct5=correct5, images=len(labels))
+    return Score(loss_sum=loss_sum, correct1=correct1, correct5=correct5, samples=len(labels))
+
+
+def score_checkpoint(
+    config: Config, folder: RunFolder, *, checkpoint: str, split: SplitName, warn: Callable[[str], None]
+) -> Score:
+    """Evaluate a checkpoint of a run on one of its splits, and warn of code that has changed since training."""
+    state = load_checkpoint(Checkpoints(folder.checkpoints, keep=config.keep).named(checkpoint), mapped=True)
+    with joined(World(), device=config.device, threads=config.threads) as team:
+        note = limit_isa(team, os.environ) if config.precision == "bf16" else None
+        job = build_job(config, team)
+        for text in [*([] if note is None else [note]), *code_changes(folder, state.get("code", {}), job.code)]:
+            warn(text)
+        job.restore_evaluated(state, team)
+        return evaluate(job, team, getattr(job.splits, split))

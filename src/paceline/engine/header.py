@@ -1,4 +1,4 @@
-"""What a run says before it starts: device, world, data, batch plan, learning rate, model."""
+"""The header of a run: device, world, data, batch plan, learning rate, model."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import torch
 from paceline.core.units import count, plural
 from paceline.engine.evaluate import scored_ids
 from paceline.engine.job import Job
-from paceline.models.table import num_parameters
+from paceline.models.summary import num_parameters
 from paceline.parallel.batchnorm import has_batch_norm
 from paceline.parallel.device import describe_device, describe_threads, has_fast_bf16
 from paceline.parallel.team import Team
@@ -32,14 +32,14 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
         own = plural(torch.get_num_threads(), "thread")
         ghost = "; batch norm sees a shard at a time" if has_batch_norm(job.model) else ""
         worlds = f"at every world size from 1 to {job.plan.shards}"
-        yield f"exact    bitwise: the same bits {worlds}, with {own} a rank{ghost}"
+        yield f"exact    bitwise: the same bits {worlds}, with {own} per rank{ghost}"
     yield f"lr       {job.lr_plan}"
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
 
 
 def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
-    """Yield over how many images a run is scored, where that is not all."""
-    if job.plan.trial_images is None:
+    """Yield a line with the number of samples to score, if that is not all."""
+    if job.plan.trial_samples is None:
         return
     splits = {} if job.splits.valid_is_test else {"validation": job.splits.valid}
     splits["test"] = job.splits.test
@@ -47,26 +47,26 @@ def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
     some = [f"{count(scored)} of {count(of)} {name}" for name, (scored, of) in numbers.items() if scored < of]
     if some:
         why = "the run ends within its first epoch"
-        yield f"scores   over {' and '.join(some)} images: {why}; paceline eval {folder.path} scores all"
+        yield f"scores   over {' and '.join(some)} samples: {why}; paceline eval {folder.path} scores all"
 
 
 def warnings(job: Job) -> Iterator[str]:
-    """Yield what the user should know before waiting for the result."""
+    """Yield warnings about settings that make the run slow or the result poor."""
     if job.config.precision == "bf16" and not has_fast_bf16(job.device):
         yield (
-            f"{job.device} has no bf16 arithmetic, so --precision bf16 is emulated and about 12× slower than fp32; "
+            f"{job.device} has no bf16 instructions, so --precision bf16 is emulated and about 12× slower than fp32; "
             "use --precision fp32"
         )
     if job.config.precision == "fp16" and job.device.type == "cpu":
-        yield "fp16 is made for GPUs; on a CPU --precision fp32 is faster"
+        yield "--precision fp16 is slow on a CPU; use --precision fp32"
     shards, batch = job.plan.shards, job.plan.global_batch
     if shards is not None and batch < 2 * shards and has_batch_norm(job.model):
         yield (
-            f"{count(batch)} images in {count(shards)} shards leave batch norm with one image at a time; "
+            f"{count(batch)} samples in {count(shards)} shards leave batch norm with one sample at a time; "
             f"use --global-batch {count(2 * shards)} or more, or fewer --shards"
         )
 
 
 def _world(team: Team) -> str:
     world = team.world
-    return "1 rank" if world.size == 1 else f"{world.size} ranks, told by {world.told_by}"
+    return "1 rank" if world.size == 1 else f"{world.size} ranks, started by {world.launcher}"

@@ -1,4 +1,4 @@
-"""A job: everything that a run computes with, built once from the settings and never replaced."""
+"""A job: data, model and optimizer of a run, built once from the settings and never replaced."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -11,36 +11,34 @@ import numpy as np
 import torch
 from torch import nn
 
+from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
 from paceline.core.errors import DataError, RunError
 from paceline.core.keys import mix
-from paceline.core.plan import BatchPlan
 from paceline.core.plugin import code_files
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.order import hashed_order
+from paceline.data.seeding import seed_generators
 from paceline.data.split import SkippingSplit, Split
-from paceline.data.streams import seed_streams
-from paceline.engine.ema import Ema
-from paceline.engine.ghosts import NO_GHOSTS, Ghosts, Shares
-from paceline.engine.optimizer import build_optimizer
-from paceline.engine.portable import capture_model, capture_optimizer, restore_model, restore_optimizer
-from paceline.engine.state import Progress
+from paceline.engine.capture import capture_model, capture_optimizer, restore_model, restore_optimizer
+from paceline.engine.optimizer import Ema, build_optimizer
+from paceline.engine.progress import Progress
 from paceline.models.check import check_model
 from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
-from paceline.parallel.buckets import BucketWatch
-from paceline.parallel.buffers import average_buffers, own_buffers
-from paceline.parallel.exact.fingerprint import fingerprint
+from paceline.parallel.buffers import PLAIN_STEP, GhostStep, StepContext, average_buffers, own_buffers
+from paceline.parallel.ddp_hooks import BucketTimer
+from paceline.parallel.exact.determinism import fingerprint
 from paceline.parallel.exact.reducer import Reducer
 from paceline.parallel.modes import (
     ModeChoice,
     averages_gradients,
     choose_mode,
+    convert_batch_norm,
     num_devices,
     refuse_unfit,
-    spread,
-    with_batch_norm,
+    wrap_model,
 )
 from paceline.parallel.team import Team
 from paceline.records.code import hash_code
@@ -54,7 +52,7 @@ NUM_COMPARED = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """The parts of a run. Their contents change as it trains; which parts they are does not."""
+    """The objects of a run. Training changes their contents, but never replaces them."""
 
     config: Config
     device: torch.device
@@ -63,35 +61,48 @@ class Job:
     lr_plan: LrPlan
     model: nn.Module
     forward: nn.Module
-    """The model as it is called: compiled and spread over devices as the settings say."""
+    """The module to call: the model compiled and wrapped for its mode."""
     choice: ModeChoice
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: Ema | None
     reducer: Reducer | None
-    """What adds up gradients and changes of buffers where every bit counts."""
+    """Sums gradients and buffer changes with --exact bitwise; otherwise None."""
     memory_format: torch.memory_format
     code: dict[str, str]
     """The sha256 of each file of the user's own code."""
 
     @property
     def evaluated(self) -> nn.Module:
-        """The model that is evaluated: the average where there is one."""
+        """The model to evaluate: with --ema the moving average."""
         return self.model if self.ema is None else self.ema.model
 
     @property
     def num_devices(self) -> int:
-        """Devices of all ranks together."""
+        """Number of devices of all ranks."""
         return self.plan.world_size * self.choice.devices
 
     @property
+    def num_parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(parameter.numel() for parameter in self._trained())
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self._trained())
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
     def gradient_weight(self) -> int:
-        """What a rank's share of the loss is multiplied with: the world size where gradients get averaged."""
+        """Factor on a rank's loss: the world size if gradients are averaged over the ranks."""
         return self.plan.world_size if averages_gradients(self.forward) else 1
 
-    def settle(self, team: Team) -> None:
-        """Make the buffers of all ranks equal before they are used or saved. Collective: every rank must call it."""
-        if self.reducer is not None:  # it has made them equal at every step
+    def average_buffers(self, team: Team) -> None:
+        """Average the buffers over the ranks before they are used or saved. Collective: every rank must call it."""
+        if self.reducer is not None:  # the reducer keeps them equal at every step
             return
         average_buffers(self.model, team)
         if self.ema is not None:
@@ -109,7 +120,7 @@ class Job:
         return {name: tensor for name, tensor in tensors.items() if name not in own}
 
     def unreadable(self, team: Team) -> list[str] | None:
-        """Return the images that any rank could not decode so far; None where one stops the run.
+        """Return the images that any rank could not decode so far; None if one stops the run.
 
         Collective: every rank must call it.
         """
@@ -119,13 +130,13 @@ class Job:
         own = {name for split in splits if isinstance(split, SkippingSplit) for name in split.unreadable()}
         return sorted(set().union(*team.gather(own)))
 
-    def shares(self, step: int, team: Team) -> AbstractContextManager[Shares]:
-        """Return the context of a step, within which each part of the batch has one of its own."""
+    def step_context(self, step: int, team: Team) -> AbstractContextManager[StepContext]:
+        """Return the step's context manager; enter its `micro_batch(weight)` around every micro-batch."""
         if self.plan.shards is None:
-            return NO_GHOSTS
+            return PLAIN_STEP
         if self.reducer is None:
-            return Ghosts(self.model, team, scale=1 / self.gradient_weight)
-        return self.reducer.step(self.plan.num_shards(self.plan.batch_images(step)))
+            return GhostStep(self.model, team, scale=1 / self.gradient_weight)
+        return self.reducer.step(self.plan.num_shards(self.plan.batch_size(step)))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that the forward pass runs in."""
@@ -134,9 +145,9 @@ class Job:
         return torch.autocast(self.device.type, dtype=PRECISIONS[self.config.precision])
 
     def capture(self, progress: Progress) -> dict[str, Any]:
-        """Return everything that a checkpoint holds; nothing in it depends on mode or world size.
+        """Return the contents of a checkpoint, which depend neither on the mode nor on the world size.
 
-        Collective where the mode shards: every rank must call it.
+        Collective with fsdp: every rank must call it.
         """
         return {
             "model": capture_model(self.model),
@@ -150,7 +161,7 @@ class Job:
         }
 
     def restore(self, state: dict[str, Any], team: Team) -> Progress:
-        """Take over the lead's checkpoint, and return how far it had come. Collective: every rank must call it."""
+        """Restore the lead's checkpoint, and return its progress. Collective: every rank must call it."""
         check_fit(self.model, state["model"], name=self.config.model)
         restore_model(self.model, state["model"], team)
         restore_optimizer(self.optimizer, self.model, state["optimizer"], team)
@@ -160,26 +171,26 @@ class Job:
         return Progress.from_dict(state["progress"])
 
     def restore_evaluated(self, state: dict[str, Any], team: Team) -> Progress:
-        """Take over no more of the lead's checkpoint than evaluation needs. Collective: every rank must call it."""
+        """Restore only the model to evaluate from the lead's checkpoint. Collective: every rank must call it."""
         weights = state["model" if self.ema is None else "ema"]
         check_fit(self.evaluated, weights, name=self.config.model)
         restore_model(self.evaluated, weights, team)
         return Progress.from_dict(state["progress"])
 
 
-def build_job(config: Config, team: Team, *, nproc: int | None = None, watch: BucketWatch | None = None) -> Job:
+def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: BucketTimer | None = None) -> Job:
     """Build data, model and optimizer: the same weights on every rank. Collective: every rank must call it."""
     choice = choose_mode(config, team.world, devices=num_devices(team.device, nproc))
     refuse_unfit(config, choice)
     data = open_data(config)
     splits = split_data(data, valid_split=config.valid_split)
     refuse_other_data(splits, team, name=config.data)
-    plan = BatchPlan.make(config, images=len(splits.train), world_size=team.world.size)
+    plan = BatchPlan.make(config, num_samples=len(splits.train), world_size=team.world.size)
     bare = prepare_model(config, splits, team.device)
     code = agreed_code(config, team)
     ema = None if config.ema is None else Ema(bare, config.ema)
-    model = with_batch_norm(bare, config, team)
-    forward = spread(model, config, team, choice, watch)
+    model = convert_batch_norm(bare, config, team)
+    forward = wrap_model(model, config, team, choice, timer)
     return Job(
         config=config,
         device=team.device,
@@ -212,39 +223,39 @@ def own_code(config: Config) -> dict[str, Path]:
 
 
 def build_reducer(config: Config, model: nn.Module, plan: BatchPlan, team: Team) -> Reducer | None:
-    """Return what adds up gradients to the last bit, if that is asked for. Collective: every rank must call it."""
+    """Return the reducer for --exact bitwise, otherwise None. Collective: every rank must call it."""
     if config.exact == "order":
         return None
-    owned = [plan.part_numbers(rank) for rank in range(team.world.size)]
-    return Reducer(model, team, owned, middle=plan.middle)
+    owned = [plan.micro_batch_indices(rank) for rank in range(team.world.size)]
+    return Reducer(model, team, owned)
 
 
 def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:
-    """Build the model with the weights that the seed gives, check that it fits the data, and move it to its device."""
-    seed_streams(mix(config.seed, INITIAL_WEIGHTS), device)
+    """Build the model with weights from the seed, check that it fits the data, and move it to its device."""
+    seed_generators(mix(config.seed, INITIAL_WEIGHTS), device)
     model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
     check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
-    if isinstance(model, Preparable):  # a checkpoint that is restored later replaces what this sets
+    if isinstance(model, Preparable):  # replaced by a checkpoint that is restored later
         model.prepare(first_look(splits.train))
     return model.to(device).to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
 
 
 def first_look(train: Split) -> torch.Tensor:
-    """Return a few thousand training images, not augmented: the same ones on every rank, whatever the seed."""
-    ids = hashed_order(key=FIRST_LOOK, images=len(train))[:NUM_FIRST_LOOK]
+    """Return a few thousand training samples without augmentation: the same on every rank and for every seed."""
+    ids = hashed_order(key=FIRST_LOOK, num_samples=len(train))[:NUM_FIRST_LOOK]
     return train.fetch(np.sort(ids), None).images
 
 
 def refuse_other_data(splits: Splits, team: Team, *, name: str) -> None:
-    """Refuse ranks that were given other images, going by their number and a few of them. Collective."""
+    """Refuse ranks with different samples, judging by their number and a few of them. Collective."""
     if team.world.size == 1:
         return
     everyone = team.gather([_digest(split) for split in (splits.train, splits.valid, splits.test)])
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
             raise DataError(
-                f"rank {rank} has other images than rank 0: {name} is not the same for both",
-                hint="every rank needs the same files, and your own data the same order: sort what is listed",
+                f"rank {rank} and rank 0 have different samples in {name}",
+                hint="give every rank the same files; in your own data, sort file lists",
             )
 
 
@@ -256,15 +267,15 @@ def _digest(split: Split) -> str:
 
 
 def check_fit(model: nn.Module, saved: dict[str, torch.Tensor], *, name: str) -> None:
-    """Refuse weights of another model, as when the user's code has changed since they were saved."""
+    """Refuse weights of another model, for example after a change of the user's code."""
     shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     saved_shapes = {key: tuple(value.shape) for key, value in saved.items()}
     for key in [*shapes, *saved_shapes]:
         if shapes.get(key) != saved_shapes.get(key):
             here, there = (_shape_text(found.get(key)) for found in (shapes, saved_shapes))
             raise RunError(
-                f"the checkpoint is of another model: {key} {there} in the checkpoint, but {here} in {name}",
-                hint="go back to the code it was trained with (code/ in the run folder has copies), or start a new run",
+                f"the checkpoint does not fit the model: {key} {there} in the checkpoint, but {here} in {name}",
+                hint="restore the code it was trained with (copies are in code/ in the run folder), or start a new run",
             )
 
 

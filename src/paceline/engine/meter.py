@@ -1,4 +1,4 @@
-"""Training metrics that cost a step almost nothing: predictions are kept and counted in bulk."""
+"""Training metrics at almost no cost per step: predictions are buffered and counted in bulk."""
 
 import math
 
@@ -8,14 +8,14 @@ from paceline.core.errors import DivergedError
 from paceline.core.metrics import Score
 
 LARGEST_PENDING = 4_000_000
-"""Numbers kept before they are counted: 16 MB of fp32 predictions."""
+"""Buffered predictions before they are counted: 16 MB of fp32."""
 
 
 class Meter:
-    """Collects what each step computed.
+    """Collects the loss and predictions of each step.
 
-    On a CPU the loss is read at every step, which is free there, so that a step with a loss that is not finite is never
-    applied. On a GPU reading it would wait for the device, so losses are read when the counts are.
+    On a CPU the loss is read at every step, at no cost, so that a step with a non-finite loss is never applied. On a
+    GPU reading it would synchronise the device, so losses are read together with the counts.
     """
 
     def __init__(self, *, eager: bool) -> None:
@@ -46,31 +46,30 @@ class Meter:
         if not self._losses:
             return
         loss_sum = 0.0
-        for loss, images in self._losses:
-            loss_sum += _rounded(float(loss) * images)
+        for loss, size in self._losses:
+            loss_sum += _rounded(float(loss) * size)
         logits = torch.cat([logits for logits, _ in self._predictions])
         labels = torch.cat([labels for _, labels in self._predictions])
         correct1, correct5 = count_correct(logits, labels)
-        images = len(labels)
-        self._folded += Score(loss_sum=loss_sum, correct1=correct1, correct5=correct5, images=images)
+        self._folded += Score(loss_sum=loss_sum, correct1=correct1, correct5=correct5, samples=len(labels))
         self._losses.clear()
         self._predictions.clear()
         self._num_pending = 0
 
 
 def _rounded(value: float) -> float:
-    """Return the nearest multiple of 2^-24: fp64 adds up to half a billion of them exactly, in whatever order."""
+    """Return the nearest multiple of 2^-24: fp64 adds half a billion of them exactly, in any order."""
     return round(value * 2**24) / 2**24 if math.isfinite(value) else value
 
 
 def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> tuple[int, int]:
-    """Return how many labels are the likeliest class, and how many are among the five likeliest."""
+    """Return the number of correct top-1 and top-5 predictions."""
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     return int(ranked[:, 0].sum()), int(ranked.sum())
 
 
 def diverged(loss: float) -> DivergedError:
-    """Return the error for a loss that is not a finite number; whoever knows the step adds it."""
+    """Return the error for a non-finite loss; the caller adds the step."""
     return DivergedError(
         f"the loss became {loss}",
         hint="try a lower --lr, a --warmup of a few epochs, --clip 1, or --precision fp32",

@@ -1,4 +1,6 @@
-"""The optimizer that the settings describe."""
+"""The optimizer that the settings describe, and the moving average of the weights."""
+
+import copy
 
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # noqa: SL
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer over all trainable parameters; the learning rate is set anew before every step."""
+    """Return the optimizer over all trainable parameters; the learning rate is set before every step."""
     groups = parameter_groups(model, config)
     lr = config.base_lr
     fused = all(has_fused_kernel(parameter) for parameter in model.parameters())
@@ -22,12 +24,12 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def has_fused_kernel(parameter: nn.Parameter) -> bool:
-    """Tell whether one kernel can update it: none does for sharded ones, and torch 2.13's SGD spoils bf16 momentum."""
+    """Tell whether a fused optimizer can update it: not if sharded, and torch 2.13's SGD corrupts bf16 momentum."""
     return not isinstance(parameter, DTensor) and parameter.dtype in {torch.float32, torch.float64}
 
 
 def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
-    """Split the parameters into those that decay and, with --no-decay-norm, those that do not."""
+    """Split the parameters into a group with weight decay and, with --no-decay-norm, one without."""
     kept: set[nn.Parameter] = set()
     if config.no_decay_norm:
         for module in model.modules():
@@ -42,3 +44,23 @@ def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
         {"params": [p for p in trainable if p in kept], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+class Ema:
+    """A copy of the model with averaged weights; the decay is smaller at first, to forget the initial weights."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
+        self._decay = decay
+        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
+        self._averaged = [(mine, theirs) for mine, theirs in pairs if mine.is_floating_point()]
+        self._copied = [(mine, theirs) for mine, theirs in pairs if not mine.is_floating_point()]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Update the average after the step-th step."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        mine, theirs = [pair[0] for pair in self._averaged], [pair[1] for pair in self._averaged]
+        torch._foreach_lerp_(mine, theirs, 1 - decay)
+        for counter, source in self._copied:
+            counter.copy_(source)

@@ -1,17 +1,17 @@
-"""Turns what the loop does into records, and hands them to the trackers. Only the lead rank has trackers."""
+"""Turns events of the loop into records for the trackers. Only the lead rank has trackers."""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from paceline.core.batch_plan import BatchPlan
 from paceline.core.metrics import Score
-from paceline.core.plan import BatchPlan
 from paceline.core.units import plural
 from paceline.engine.clock import RECORD, UPDATE, Clock
 from paceline.engine.meter import Meter, diverged
-from paceline.engine.state import Progress
+from paceline.engine.progress import Progress
 from paceline.engine.timings import Timings
-from paceline.engine.watch import Watch
+from paceline.engine.utilisation import UtilisationSampler
 from paceline.parallel.team import Team
 from paceline.records.entries import Entry, EpochRecord, Note, Pulse, RunResult, StepRecord
 from paceline.trackers.base import Guarded, RunInfo, Tracker
@@ -21,7 +21,7 @@ MOST_NAMES = 5
 
 
 class Recorder:
-    """Speaks for the run. A step costs it two comparisons; the rest happens once per interval."""
+    """Records the run. It costs two comparisons per step; the rest happens once per interval."""
 
     def __init__(self, plan: BatchPlan, progress: Progress, team: Team, *, clock: Clock) -> None:
         self.meter = Meter(eager=team.device.type == "cpu" and team.world.size == 1)
@@ -30,7 +30,7 @@ class Recorder:
         self._progress = progress
         self._clock = clock
         self._timings = Timings(clock, team.world.size)
-        self._watch = Watch(team.device)
+        self._utilisation = UtilisationSampler(team.device)
         self._team = team
         self._own = Score()
         self._named: set[str] = set()
@@ -40,8 +40,8 @@ class Recorder:
         self._next_pulse = clock.now
 
     @contextmanager
-    def to(self, trackers: Sequence[Tracker], run: RunInfo) -> Iterator[None]:
-        """Speak to these trackers while the block runs; the console, which is first, closes last."""
+    def attached(self, trackers: Sequence[Tracker], run: RunInfo) -> Iterator[None]:
+        """Send records to these trackers while the block runs; the console, which is first, closes last."""
         for tracker in trackers:
             guarded = Guarded(tracker, self.warn)
             self._trackers.append(guarded)
@@ -53,35 +53,35 @@ class Recorder:
                 guarded.close(self.result)
 
     def say(self, text: str) -> None:
-        """Tell the user something."""
+        """Record a message for the user."""
         self.put(Note(text=text))
 
     def warn(self, text: str) -> None:
-        """Tell the user that something is not as it should be."""
+        """Record a warning for the user."""
         self.put(Note(text=text, level="warning"))
 
     def put(self, entry: Entry) -> None:
-        """Hand a record to every tracker."""
+        """Send a record to every tracker."""
         for tracker in self._trackers:
             tracker.record(entry)
 
     def pulse(self) -> None:
-        """Show that the run is alive, a few times a second."""
+        """Update the progress display, a few times per second."""
         if self._clock.now < self._next_pulse or not self._trackers:
             return
         self._next_pulse = self._clock.now + SECONDS_BETWEEN_PULSES
         self._own += self.meter.take()
-        score, speed = self._progress.interval_score + self._own, self._interval.images_per_s(self._progress.step)
-        self.put(Pulse(step=self._progress.step, epoch=self.epoch, score=score, images_per_s=speed))
+        score, speed = self._progress.interval_score + self._own, self._interval.samples_per_s(self._progress.step)
+        self.put(Pulse(step=self._progress.step, epoch=self.epoch, score=score, samples_per_s=speed))
 
-    def share(self) -> None:
-        """Add up what the ranks counted, scores and times, since the last call. Collective: every rank must call it.
+    def gather(self) -> None:
+        """Sum the scores and times of all ranks since the last call. Collective: every rank must call it.
 
-        A loss that is not finite anywhere is seen by all ranks here, so that all stop together.
+        All ranks see a non-finite loss of any rank here, so that they stop together.
         """
         own, self._own = self._own + self.meter.take(), Score()
-        scores, laps = zip(*self._team.gather((own, self._timings.take())), strict=True)
-        self._timings.add(laps)
+        scores, times = zip(*self._team.gather((own, self._timings.take())), strict=True)
+        self._timings.add(times)
         total = sum(scores, start=Score())
         if not math.isfinite(total.loss_sum):
             raise diverged(total.loss_sum)
@@ -90,17 +90,17 @@ class Recorder:
 
     def step(self, lr: float) -> None:
         """Record the interval that ends with this step. Collective: every rank must call it."""
-        self.share()
+        self.gather()
         times = self._timings.record(self._progress.step)
         record = StepRecord(
             step=self._progress.step,
             epoch=self.epoch,
             score=self._progress.interval_score,
             lr=lr,
-            images_per_s=self._interval.images_per_s(self._progress.step),
+            samples_per_s=self._interval.samples_per_s(self._progress.step),
             seconds=self._interval.seconds(),
             phases={phase: by_rank[self._team.world.rank] for phase, by_rank in times.phases.items()},
-            utilisation=self._watch.sample(),
+            utilisation=self._utilisation.sample(),
         )
         self.put(record)
         self.put(times)
@@ -108,13 +108,13 @@ class Recorder:
         self._interval = _Mark(self._clock, self._plan, self._progress.step)
 
     def end(self) -> None:
-        """Record where the time after the last step went. Collective: every rank must call it."""
-        self._clock.lap(RECORD)
+        """Record the phases after the last step. Collective: every rank must call it."""
+        self._clock.end_phase(RECORD)
         self._timings.add(self._team.gather(self._timings.take()))
         self.put(self._timings.record(self._progress.step))
 
     def end_epoch(self, valid: Score | None, *, is_best: bool, unreadable: Sequence[str] | None) -> None:
-        """Record the epoch that ends with this step, and name images that were found to be unreadable in it."""
+        """Record the epoch that ends with this step, and name its unreadable images."""
         self._name(unreadable or ())
         record = EpochRecord(
             step=self._progress.step,
@@ -122,7 +122,7 @@ class Recorder:
             train=self._progress.epoch_score,
             valid=valid,
             is_best=is_best,
-            images_per_s=self._epoch.images_per_s(self._progress.step),
+            samples_per_s=self._epoch.samples_per_s(self._progress.step),
             seconds=self._epoch.seconds(),
             num_unreadable=None if unreadable is None else len(unreadable),
         )
@@ -131,13 +131,14 @@ class Recorder:
         self._epoch = _Mark(self._clock, self._plan, self._progress.step)
 
     def _name(self, unreadable: Sequence[str]) -> None:
-        """Name the images that nobody has been told of."""
+        """Name unreadable images that have not been reported yet."""
         new = [name for name in unreadable if name not in self._named]
         self._named.update(new)
         if new:
             others = f" and {len(new) - MOST_NAMES} more" if len(new) > MOST_NAMES else ""
             shown = ", ".join(new[:MOST_NAMES])
-            self.warn(f"{plural(len(new), 'image')} could not be decoded, another of the class shown: {shown}{others}")
+            images = plural(len(new), "image")
+            self.warn(f"{images} could not be decoded (using others of the same class instead): {shown}{others}")
 
     @property
     def epoch(self) -> int:
@@ -146,7 +147,7 @@ class Recorder:
 
 
 class _Mark:
-    """A moment to measure from."""
+    """The start of a measurement."""
 
     def __init__(self, clock: Clock, plan: BatchPlan, step: int) -> None:
         self._clock = clock
@@ -158,8 +159,8 @@ class _Mark:
     def seconds(self) -> float:
         return self._clock.seconds - self._seconds
 
-    def images_per_s(self, step: int) -> float:
+    def samples_per_s(self, step: int) -> float:
         """Return the speed of training since the mark; evaluating and saving do not count as training."""
         spent = sum(self._clock.totals()[: UPDATE + 1]) - sum(self._totals[: UPDATE + 1])
-        images = self._plan.images_done(step) - self._plan.images_done(self._step)
-        return images / spent if spent else 0.0
+        samples = self._plan.samples_done(step) - self._plan.samples_done(self._step)
+        return samples / spent if spent else 0.0

@@ -1,29 +1,32 @@
-"""A job in its folder: trains, saves, tests, and says how it ended."""
+"""A job in its run folder: trains, saves, tests, and reports the result."""
 
 import os
+import signal
+
+import torch
 
 from paceline.core.errors import CheckpointError, DivergedError, RanksError
 from paceline.core.metrics import Score
+from paceline.core.stopping import KILL_VARIABLE, StopRequest
 from paceline.core.units import duration, plural
+from paceline.core.world import World
+from paceline.engine.capture import broadcast_state
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
 from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate, scored_ids
-from paceline.engine.evidence import leave_evidence
-from paceline.engine.facts import facts_of_ranks
 from paceline.engine.header import header
 from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
-from paceline.engine.kill import die_if_planned
 from paceline.engine.loop import Training
-from paceline.engine.portable import share_state
+from paceline.engine.progress import Progress
 from paceline.engine.recorder import Recorder
-from paceline.engine.signals import StopRequest
-from paceline.engine.state import Progress
-from paceline.models.table import layer_table
-from paceline.parallel.replicas import check_replicas, describe
+from paceline.models.summary import layer_table
+from paceline.parallel.device import cores
+from paceline.parallel.replicas import check_replicas, describe_mismatches, save_mismatches
 from paceline.parallel.team import Team
 from paceline.records.entries import EvalRecord, Note, RunResult, State
 from paceline.records.folder import RunFolder
+from paceline.records.phases import RankFacts
 from paceline.trackers.base import RunInfo, Tracker
 from paceline.trackers.choose import choose_trackers
 
@@ -42,21 +45,21 @@ class Run:
         self.heartbeat = Heartbeat(folder, team.world, progress, clock)
         self.background = BackgroundSaver(self.checkpoints) if job.config.save_async else None
 
-    def live(self, stop: StopRequest, notes: list[Note], *, show_table: bool) -> RunResult:
-        """Train, test and return how it went. Collective."""
-        with self.heartbeat.beating(), self.recorder.to(self.trackers(), self.info()):
+    def execute(self, stop: StopRequest, notes: list[Note], *, show_table: bool) -> RunResult:
+        """Train, test and return the result. Collective."""
+        with self.heartbeat.beating(), self.recorder.attached(self.trackers(), self.info()):
             self.introduce(notes, show_table=show_table)
-            self.recorder.put(facts_of_ranks(self.job, self.team, first_step=self.progress.step))
+            self.recorder.put(self.rank_facts())
             state = self.train(stop)
             test = self.test() if state is State.FINISHED else None
             self.recorder.end()
             self.recorder.result = self.result(state, test, stop)
             self.heartbeat.note(state)
-            self.say_how_it_ended(self.recorder.result)
+            self.report_end(self.recorder.result)
             return self.recorder.result
 
     def introduce(self, notes: list[Note], *, show_table: bool) -> None:
-        """Say what is about to happen."""
+        """Print the header, warnings and the layer table."""
         for line in header(self.job, self.team, self.folder):
             self.recorder.say(line)
         for note in notes:
@@ -67,10 +70,10 @@ class Run:
             self.recorder.say(f"resumed after step {self.progress.step} of {self.job.plan.total_steps}")
 
     def train(self, stop: StopRequest) -> State:
-        """Run the loop; whatever happens, a checkpoint that is being written gets finished."""
+        """Run the loop; in any case finish a checkpoint that is being written."""
         training = Training(self.job, self.progress, self.team, self.recorder, clock=self.clock)
         self.heartbeat.note(State.TRAINING)
-        self.clock.lap(START)
+        self.clock.end_phase(START)
         try:
             return training.run(stop, save=self.save, check=self.check_replicas)
         except DivergedError as problem:
@@ -81,8 +84,8 @@ class Run:
 
     def save(self, *, is_best: bool = False) -> None:
         """Save a checkpoint, here or in the background. Collective: every rank must call it."""
-        die_if_planned(os.environ, self.team.world, self.progress.step)
-        self.job.settle(self.team)
+        _die_if_planned(self.team.world, self.progress.step)
+        self.job.average_buffers(self.team)
         self.check_replicas(averaged=True)
         state = self.job.capture(self.progress)
         if self.team.is_lead:
@@ -91,37 +94,38 @@ class Run:
         self.heartbeat.note(State.TRAINING)
 
     def check_replicas(self, *, averaged: bool = False) -> None:
-        """Make sure that all ranks hold the same bits; shards differ by design. Collective: every rank must call it.
+        """Check that the replicas of all ranks are equal bit by bit; shards differ by design. Collective.
 
-        Buffers that each rank updates from its own images are compared only when they have just been averaged.
+        Buffers that each rank updates from its own samples are compared only when they have just been averaged.
         """
         if self.job.choice.mode == "fsdp":
             return
         tensors = self.job.replicated(averaged=averaged)
         mismatches = check_replicas(tensors.items(), self.team)
         if mismatches:
-            leave_evidence(mismatches, tensors, self.folder, self.team.world, self.progress.step)
+            save_mismatches(mismatches, tensors, self.folder, self.team.world, self.progress.step)
             first, other = (self.folder.rank_tensors(group[0]) for group in mismatches[0].groups[:2])
             raise RanksError(
-                describe(mismatches, self.progress.step),
-                hint=f"paceline compare {first} {other} shows by how much; --check-replicas 1 finds the first step",
+                describe_mismatches(mismatches, self.progress.step),
+                hint=f"to see the differences: paceline compare {first} {other}; "
+                "to find the first such step: --check-replicas 1",
             )
 
     def load_best(self) -> int:
-        """Load what is evaluated of the best checkpoint, and return its step. Collective.
+        """Load the model of the best checkpoint, and return its step. Collective.
 
         Only the lead needs to see its file.
         """
         state = load_checkpoint(self.checkpoints.named("best"), mapped=True) if self.team.is_lead else {}
-        return self.job.restore_evaluated(share_state(state, self.team), self.team).step
+        return self.job.restore_evaluated(broadcast_state(state, self.team), self.team).step
 
     def test(self) -> tuple[Score, int]:
-        """Score the best checkpoint on the test images, and return its step too. Collective."""
+        """Score the best checkpoint on the test samples, and return the score and its step. Collective."""
         step = self.load_best()
         start = self.clock.seconds
         split = self.job.splits.test
         score = evaluate(self.job, self.team, split, scored_ids(self.job.plan, split))
-        self.clock.lap(EVALUATE)
+        self.clock.end_phase(EVALUATE)
         record = EvalRecord(
             step=step,
             epoch=self.job.plan.epoch_of(step),
@@ -129,7 +133,7 @@ class Run:
             score=score,
             is_best=False,
             seconds=self.clock.seconds - start,
-            split_images=len(split),
+            split_samples=len(split),
         )
         self.recorder.put(record)
         return score, step
@@ -138,8 +142,25 @@ class Run:
         """Return the trackers of this rank: only the lead has any."""
         return choose_trackers(self.job.config.track, say=self.recorder.say) if self.team.is_lead else []
 
+    def rank_facts(self) -> RankFacts:
+        """Return the facts about the ranks that paceline explain needs. Collective: every rank must call it."""
+        own = (self.team.world.host, torch.get_num_threads(), len(cores()))
+        hosts, threads, num_cores = (list(values) for values in zip(*self.team.gather(own), strict=True))
+        return RankFacts(
+            first_step=self.progress.step,
+            hosts=hosts,
+            threads=threads,
+            cores=num_cores,
+            mode=self.job.choice.mode,
+            device=self.job.device.type,
+            parameters=self.job.num_parameters,
+            gradient_bytes=self.job.gradient_bytes,
+            global_batch=self.job.plan.global_batch,
+            num_devices=self.job.num_devices,
+        )
+
     def info(self) -> RunInfo:
-        """Return what the trackers need to know."""
+        """Return the facts about the run for the trackers."""
         return RunInfo(
             folder=self.folder,
             config=self.job.config.resolved(),
@@ -149,7 +170,7 @@ class Run:
         )
 
     def result(self, state: State, test: tuple[Score, int] | None, stop: StopRequest) -> RunResult:
-        """Return the end of the run in numbers. Collective: every rank must call it."""
+        """Return the result of the run. Collective: every rank must call it."""
         unreadable = self.job.unreadable(self.team)
         return RunResult(
             folder=self.folder.path,
@@ -164,25 +185,31 @@ class Run:
             num_unreadable=None if unreadable is None else len(unreadable),
         )
 
-    def say_how_it_ended(self, result: RunResult) -> None:
-        """Tell the user what there is now, and what to type next."""
+    def report_end(self, result: RunResult) -> None:
+        """Print the outcome, and what to type next."""
         if result.num_unreadable:
             self.recorder.warn(f"{plural(result.num_unreadable, 'image')} of this data set could not be decoded")
         if result.state is State.STOPPED:
             self.recorder.say(
                 f"stopped after step {self.progress.step} of {self.job.plan.total_steps}, saved; "
-                f"to go on: paceline train --resume {self.folder.path}"
+                f"to resume: paceline train --resume {self.folder.path}"
             )
             return
-        why = f"no better for {self.job.config.patience} evaluations, " if self.progress.stopped_early else ""
+        why = f"no improvement in {self.job.config.patience} evaluations, " if self.progress.stopped_early else ""
         step = self.progress.best_step
         best = f"best was step {step} in epoch {self.job.plan.epoch_of(step)}"
         self.recorder.say(f"finished in {duration(self.clock.seconds)}: {why}{best}; {self.folder.path}")
 
     def located(self, problem: DivergedError) -> DivergedError:
-        """Add the step to a divergence, and say what is left."""
+        """Add the step to a divergence error, and the last saved checkpoint."""
         try:
             kept = f"the last good state is {self.checkpoints.named('last')}"
         except CheckpointError:
-            kept = "nothing had been saved yet"
+            kept = "no checkpoint had been saved yet"
         return DivergedError(f"{problem.message} at step {self.progress.step + 1}; {kept}", hint=problem.hint)
+
+
+def _die_if_planned(world: World, step: int) -> None:
+    """Kill this process with SIGKILL, as when memory runs out, at the step chosen by `paceline verify`."""
+    if os.environ.get(KILL_VARIABLE) == f"{world.rank}:{step}":
+        os.kill(os.getpid(), signal.SIGKILL)

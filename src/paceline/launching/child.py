@@ -1,4 +1,4 @@
-"""Running another `paceline` command as a child whose words go to a file, and which never outlives us."""
+"""Running another `paceline` command as a child process that never outlives this one."""
 
 import signal
 import subprocess
@@ -10,35 +10,35 @@ from pathlib import Path
 from paceline.core.load import PREFIX
 from paceline.launching.local import SECONDS_TO_STOP
 
-UNHEARD = 5
-GOING_WITH_US = """
+SECONDS_TO_REACT = 5
+STOP_WITH_PARENT = """
 import runpy
 from paceline.launching.agent import stop_with_parent
 stop_with_parent()
 runpy.run_module("paceline", run_name="__main__", alter_sys=True)
 """
-"""It asks for its end itself: between fork and exec, Python code may hang when there are threads, as in a notebook."""
+"""The child requests SIGTERM itself: between fork and exec, Python code may hang if there are threads."""
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that gets its settings from us, and its ranks from a torchrun of ours.
+    """Return the environment of a process that gets its settings from us, and its ranks from our torchrun.
 
-    torchrun would take its options from PET_… variables, which speak of another one.
+    torchrun would read its options from PET_… variables, which are meant for another torchrun.
     """
     return {key: value for key, value in environ.items() if not key.startswith((PREFIX, "PET_"))}
 
 
-def run_child(words: Sequence[str], environ: Mapping[str, str], log: Path) -> tuple[int, str]:
-    """Run the command to its end and return its exit code and what it said; Ctrl-C stops it first, then us."""
+def run_child(args: Sequence[str], environ: Mapping[str, str], log: Path) -> tuple[int, str]:
+    """Run the command and return its exit code and output; Ctrl-C stops the child first, then this process."""
     with log.open("ab") as file:
         start = file.tell()
         child = subprocess.Popen(
-            [sys.executable, "-c", GOING_WITH_US, *words],
+            [sys.executable, "-c", STOP_WITH_PARENT, *args],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches us alone
+            start_new_session=True,  # only this process receives Ctrl-C
         )
         try:
             code = child.wait()
@@ -52,7 +52,7 @@ def run_child(words: Sequence[str], environ: Mapping[str, str], log: Path) -> tu
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, so that what runs children stops them and cleans up."""
+    """Treat SIGTERM like Ctrl-C, so that code that runs children stops them and cleans up."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -61,13 +61,13 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """Stop the child in good order, and for good when it does not stop or when the user insists."""
+    """Stop the child gracefully; kill it if it does not stop, or on a second Ctrl-C."""
     child.send_signal(signal.SIGTERM)
     try:
-        child.wait(SECONDS_TO_STOP + UNHEARD)
+        child.wait(SECONDS_TO_STOP + SECONDS_TO_REACT)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         child.send_signal(signal.SIGINT)  # the second signal ends its ranks at once
         try:
-            child.wait(UNHEARD)
+            child.wait(SECONDS_TO_REACT)
         except subprocess.TimeoutExpired:
             child.kill()

@@ -1,4 +1,8 @@
-"""The trial run: two black images tell whether a model fits the data before any rank starts to train."""
+"""The trial forward pass: two black images show whether a model fits the data; it leaves the model unchanged."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -6,13 +10,12 @@ from torch.nn.parameter import is_lazy
 
 from paceline.core.errors import ModelError
 from paceline.models.family import ImageShape
-from paceline.models.trial import trial_forward
 
 NUM_IMAGES = 2
 
 
 def check_model(model: nn.Module, *, num_classes: int, image_shape: ImageShape, name: str) -> None:
-    """Raise ModelError unless the model gives one row of `num_classes` scores per image; change nothing in it."""
+    """Raise ModelError unless the model returns one row of `num_classes` scores per image; change nothing in it."""
     _check_parameters(model, name)
     try:
         scores = trial_forward(model, NUM_IMAGES, image_shape)
@@ -54,3 +57,44 @@ def _check_shape(shape: tuple[int, ...], num_classes: int, name: str) -> None:
         f"{name} returns the shape {shape} for {NUM_IMAGES} images, expected {(NUM_IMAGES, num_classes)}",
         hint="return one row of scores per image; nn.Flatten() before the last layer removes extra dimensions",
     )
+
+
+def trial_forward(model: nn.Module, num_images: int, image_shape: ImageShape) -> Any:
+    """Return the output for black images on the model's device, in evaluation mode and without gradients.
+
+    Training flags, buffers and random generators are restored.
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    images = torch.zeros(num_images, *image_shape, device=device)
+    cuda_devices = [device] if device.type == "cuda" else []
+    with _keep_flags(model), _keep_buffers(model), torch.random.fork_rng(cuda_devices), torch.no_grad():
+        return model.eval()(images)
+
+
+@contextmanager
+def _keep_flags(model: nn.Module) -> Iterator[None]:
+    """Restore the training flag of each module: some may be in evaluation mode on purpose."""
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def _keep_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore buffers that were written to or replaced; buffers on the meta device have no content."""
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        for module, name, buffer, before in kept:
+            setattr(module, name, buffer)
+            # An expanded buffer cannot be written to, so write only what has changed.
+            if not buffer.is_meta and not torch.equal(buffer, before):
+                buffer.data.copy_(before)

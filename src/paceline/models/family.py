@@ -1,4 +1,4 @@
-"""What a family of models offers the zoo: names, and how each is built for some images."""
+"""What a family of models provides to the zoo: names, and a builder for each."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
@@ -17,11 +17,11 @@ Family = Mapping[str, Builder]
 
 @runtime_checkable
 class Preparable(Protocol):
-    """A model, ours or the user's own, that looks at training images before it is trained.
+    """A model, ours or the user's own, that is initialised from training images.
 
-    What `prepare` sets must be parameters or buffers, so that checkpoints hold it.
+    `prepare` may set only parameters and buffers, so that checkpoints contain the result.
     """
 
     def prepare(self, images: torch.Tensor) -> None:
-        """Look at normalised images (N×C×H×W, on the CPU): the same ones on every rank."""
+        """Initialise from normalised images (N×C×H×W, on the CPU): the same ones on every rank."""
         ...

@@ -30,7 +30,7 @@ CHUNK = 512
 
 
 class ScaledBias(nn.Module):
-    """Adds a bias that counts eight times: under SGD it learns 64 times as fast, without a rate of its own."""
+    """Adds a bias that counts eight times: under SGD it learns 64 times as fast, without a separate learning rate."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class FastNet(nn.Module):
 
     @torch.no_grad()
     def prepare(self, images: torch.Tensor) -> None:
-        """Make the first layer whiten the 2×2 patches of these images: its outputs become uncorrelated and as large."""
+        """Make the first layer whiten 2×2 patches of these images: outputs are uncorrelated, with unit variance."""
         layer = self.whitening
         length = layer.in_channels * PATCH * PATCH
         moments, num_patches = torch.zeros(length, length, dtype=torch.float64), 0
@@ -94,7 +94,7 @@ def _identity_conv(num_in: int, num_out: int) -> nn.Conv2d:
     return conv
 
 
-def build(num_classes: int, image_shape: ImageShape) -> FastNet:
+def build_fastnet(num_classes: int, image_shape: ImageShape) -> FastNet:
     """Return the network; its first layer is random until `prepare` has seen training images."""
     channels, height, width = image_shape
     if min(height, width) < SMALLEST_IMAGE:
@@ -105,4 +105,4 @@ def build(num_classes: int, image_shape: ImageShape) -> FastNet:
     return FastNet(channels, num_classes)
 
 
-FAMILY: Family = {"fastnet": build}
+FAMILY: Family = {"fastnet": build_fastnet}

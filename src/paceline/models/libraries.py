@@ -16,7 +16,7 @@ INSTALL = "pip install 'paceline[vision]'"
 RGB = 3
 NUM_SUGGESTIONS = 5
 TWO_HEADED = ("googlenet", "inception_v3")
-"""Models of torchvision that return two sets of scores while training unless told not to."""
+"""Models of torchvision that return two sets of scores in training unless `aux_logits` is off."""
 
 
 def is_library(name: str) -> bool:
@@ -35,7 +35,7 @@ def _build_timm(name: str, num_classes: int, image_shape: ImageShape) -> nn.Modu
         timm = importlib.import_module("timm")
     _check_known("timm", name, timm.list_models())
     arguments: dict[str, Any] = {"num_classes": num_classes, "in_chans": image_shape[0]}
-    # timm marks the models that are built for one size, such as transformers: these must be told ours.
+    # timm marks the models that are built for one image size, such as transformers: these need ours.
     if timm.get_pretrained_cfg_value(name, "fixed_input_size"):
         _, height, width = image_shape
         arguments["img_size"] = height if height == width else (height, width)
@@ -49,7 +49,7 @@ def _build_torchvision(name: str, num_classes: int, image_shape: ImageShape) -> 
     if image_shape[0] != RGB:
         raise ModelError(
             f"torchvision:{name} takes images of {RGB} channels, the data has {image_shape[0]}",
-            hint="choose a model of timm, which takes any number, or one of ours, such as resnet18",
+            hint="choose a timm model or one of ours, such as resnet18: they take any number of channels",
         )
     arguments: dict[str, Any] = {"num_classes": num_classes}
     if name in TWO_HEADED:
@@ -64,7 +64,7 @@ LIBRARIES: Mapping[str, Callable[[str, int, ImageShape], nn.Module]] = {
 
 
 def _call(name: str, create: Callable[..., nn.Module], model_name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Create the model; where the library refuses an argument, say which we gave and repeat its own words."""
+    """Create the model; where the library refuses an argument, quote our arguments and its error."""
     given = ", ".join(f"{key}={value}" for key, value in arguments.items())
     try:
         return create(model_name, **arguments)
@@ -77,7 +77,7 @@ def _call(name: str, create: Callable[..., nn.Module], model_name: str, argument
 
 @contextmanager
 def _import_explained(library: str) -> Iterator[None]:
-    """Turn whatever an import raises into a ModelError: a library that is broken is no fault of the user's command."""
+    """Turn whatever an import raises into a ModelError: a broken library is not a mistake in the command."""
     try:
         yield
     except Exception as cause:
@@ -85,12 +85,12 @@ def _import_explained(library: str) -> Iterator[None]:
             raise ModelError(f"{library} is not installed", hint=INSTALL) from cause
         raise ModelError(
             f"{library} is installed but cannot be imported: {type(cause).__name__}: {cause}",
-            hint=f"{_remedy(library, cause)}; paceline's own models work without it",
+            hint=f"{_hint(library, cause)}; paceline's own models work without it",
         ) from cause
 
 
-def _remedy(library: str, cause: Exception) -> str:
-    """Say what to type: a torchvision without its compiled operators was built for another torch."""
+def _hint(library: str, cause: Exception) -> str:
+    """Return what to type: a torchvision without its compiled operators was built for another torch."""
     if "torchvision::" in str(cause):
         build = torch.__version__.partition("+")[2]
         index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""

@@ -6,8 +6,7 @@ from collections import OrderedDict
 from torch import nn
 
 from paceline.models.family import Family, ImageShape
-from paceline.models.residual import conv3x3
-from paceline.models.weights import draw_convolutions
+from paceline.models.residual import conv3x3, draw_convolutions
 
 HIDDEN = 128
 DROPOUT = 0.25

@@ -1,4 +1,4 @@
-"""The pyramidal residual networks for small images: every block is a little wider than the one before.
+"""The pyramidal residual networks for small images: every block is slightly wider than the previous one.
 
 Han, Kim and Kim 2017, basic blocks, additive widening. Shortcuts have no parameters: an average pool where the
 resolution halves, and zeros in the channels that are new. Every normalisation starts at scale 1, as theirs did.
@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from paceline.models.family import Family, ImageShape
-from paceline.models.residual import conv3x3
-from paceline.models.weights import draw_convolutions
+from paceline.models.residual import conv3x3, draw_convolutions
 
 STEM_WIDTH = 16
 NUM_STAGES = 3
@@ -68,11 +67,11 @@ def _blocks(widths: list[int]) -> nn.Sequential:
     return blocks
 
 
-def build(depth: int, alpha: int, num_classes: int, image_shape: ImageShape) -> PyramidNet:
+def build_pyramidnet(depth: int, alpha: int, num_classes: int, image_shape: ImageShape) -> PyramidNet:
     """Return the network with this many weighted layers, `alpha` channels wider at the end than at the start."""
     num_blocks = (depth - 2) // 2
     widths = [round(STEM_WIDTH + alpha * (index + 1) / num_blocks) for index in range(num_blocks)]
     return PyramidNet(image_shape[0], widths, num_classes)
 
 
-FAMILY: Family = {f"pyramidnet110-a{alpha}": partial(build, 110, alpha) for alpha in (84, 270)}
+FAMILY: Family = {f"pyramidnet110-a{alpha}": partial(build_pyramidnet, 110, alpha) for alpha in (84, 270)}

@@ -7,8 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from paceline.models.weights import draw_convolutions
-
 
 def conv3x3(num_in: int, num_out: int, stride: int = 1) -> nn.Conv2d:
     """Return a padded 3×3 convolution without bias: the normalisation after it has one."""
@@ -76,7 +74,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(num_in: int, num_out: int, stride: int) -> tuple[nn.Module, nn.Module]:
-    """Return a projection and its normalisation where the shape changes, and nothing to do elsewhere."""
+    """Return a projection and its normalisation where the shape changes, and two identities elsewhere."""
     if stride == 1 and num_in == num_out:
         return nn.Identity(), nn.Identity()
     return conv1x1(num_in, num_out, stride), nn.BatchNorm2d(num_out)
@@ -111,7 +109,7 @@ class Plan:
 
     @property
     def num_features(self) -> int:
-        """Channels that the last stage hands to the classifier."""
+        """Channels of the last stage, the input of the classifier."""
         return self.widths[-1] * self.block.expansion
 
 
@@ -132,7 +130,7 @@ class ResNet(nn.Module):
 
 
 def start_as_identity(model: ResNet) -> None:
-    """Scale every residual by 0 at the start, so that each block hands its shortcut on (Goyal et al. 2017)."""
+    """Scale every residual by 0 at the start, so that each block starts as its shortcut (Goyal et al. 2017)."""
     for block in model.modules():
         if isinstance(block, BasicBlock | Bottleneck):
             nn.init.zeros_(block.last_norm.weight)
@@ -141,12 +139,23 @@ def start_as_identity(model: ResNet) -> None:
 def _stages(plan: Plan) -> nn.Sequential:
     stages = nn.Sequential()
     num_in = plan.widths[0]
-    for index, (width, num_blocks) in enumerate(zip(plan.widths, plan.num_blocks, strict=True)):
+    for stage_index, (width, num_blocks) in enumerate(zip(plan.widths, plan.num_blocks, strict=True)):
         stage = nn.Sequential()
-        for place in range(num_blocks):
-            stride = 2 if index > 0 and place == 0 else 1
+        for block_index in range(num_blocks):
+            stride = 2 if stage_index > 0 and block_index == 0 else 1
             block = plan.block(num_in, width, stride)
             stage.append(block)
             num_in = block.num_out
         stages.append(stage)
     return stages
+
+
+def draw_convolutions(model: nn.Module) -> None:
+    """Draw every convolution from He's normal distribution.
+
+    The variance is 2 / (kernel size · output channels), as in He et al. 2015 and every residual network since. Linear
+    and normalisation layers keep torch's own start: uniform in ±1/√fan_in, and scale 1 with shift 0.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from paceline.models.family import Family, ImageShape
-from paceline.models.residual import conv1x1, conv3x3
-from paceline.models.weights import draw_convolutions
+from paceline.models.residual import conv1x1, conv3x3, draw_convolutions
 
 STEM_WIDTH = 16
 WIDTHS = (16, 32, 64)
@@ -65,7 +64,7 @@ def _stages(num_blocks: int, widths: tuple[int, ...]) -> nn.Sequential:
     return stages
 
 
-def build(depth: int, widening: int, num_classes: int, image_shape: ImageShape) -> WideResNet:
+def build_wide_resnet(depth: int, widening: int, num_classes: int, image_shape: ImageShape) -> WideResNet:
     """Return the network with this many convolutions, the stem and three projections among them, and this width."""
     num_blocks = (depth - 4) // (2 * len(WIDTHS))
     widths = tuple(width * widening for width in WIDTHS)
@@ -73,5 +72,6 @@ def build(depth: int, widening: int, num_classes: int, image_shape: ImageShape) 
 
 
 FAMILY: Family = {
-    f"wide-resnet-{depth}-{widening}": partial(build, depth, widening) for depth, widening in ((16, 8), (28, 10))
+    f"wide-resnet-{depth}-{widening}": partial(build_wide_resnet, depth, widening)
+    for depth, widening in ((16, 8), (28, 10))
 }

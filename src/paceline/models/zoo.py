@@ -4,17 +4,16 @@ from typing import Any
 
 from torch import nn
 
-from paceline.core.errors import ModelError
-from paceline.core.names import suggestion
+from paceline.core.errors import ModelError, suggestion
 from paceline.core.plugin import call_plugin, is_plugin, load_plugin
-from paceline.models import fastnet, plain, pyramidnet, resnet, resnet_small, wide_resnet
+from paceline.models import fastnet, plain, pyramidnet, resnet, wide_resnet
 from paceline.models.family import Family, ImageShape
 from paceline.models.libraries import build_from_library, is_library
 
 FAMILIES: tuple[Family, ...] = (
     plain.FAMILY,
-    resnet_small.FAMILY,
-    resnet.FAMILY,
+    resnet.SMALL_FAMILY,
+    resnet.IMAGENET_FAMILY,
     wide_resnet.FAMILY,
     pyramidnet.FAMILY,
     fastnet.FAMILY,
@@ -28,7 +27,7 @@ def list_models() -> list[str]:
 
 def usual_task(name: str) -> tuple[int, ImageShape]:
     """Return the number of classes and the image shape that one of our models is usually quoted for."""
-    return (1000, (3, 224, 224)) if name in resnet.FAMILY else (10, (3, 32, 32))
+    return (1000, (3, 224, 224)) if name in resnet.IMAGENET_FAMILY else (10, (3, 32, 32))
 
 
 def build_model(name: str, *, num_classes: int, image_shape: ImageShape) -> nn.Module:
@@ -52,7 +51,7 @@ def _build_plugin(name: str, num_classes: int, image_shape: ImageShape) -> nn.Mo
     }
     model = call_plugin(name, load_plugin(name, ModelError), offered, ModelError)
     if not isinstance(model, nn.Module):
-        raise ModelError(f"{name} returned {_describe(model)}, not a torch.nn.Module", hint=_remedy(model))
+        raise ModelError(f"{name} returned {_describe(model)}, not a torch.nn.Module", hint=_hint(model))
     return model
 
 
@@ -64,7 +63,7 @@ def _describe(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def _remedy(value: Any) -> str:
+def _hint(value: Any) -> str:
     if value is None:
         return "end the function with: return model"
     if isinstance(value, type):

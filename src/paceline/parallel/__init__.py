@@ -1,1 +1,1 @@
-"""Ranks: finding out that one is a rank, joining the others, and agreeing with them."""
+"""Ranks: detecting the rank of this process, joining the others, and collectives."""

@@ -1,4 +1,4 @@
-"""bf16 on CPUs with AMX: some virtual machines announce AMX without enabling it, and torch dies of SIGILL there."""
+"""bf16 on CPUs with AMX: some virtual machines announce AMX without enabling it, and torch crashes with SIGILL."""
 
 import subprocess
 import sys
@@ -8,15 +8,14 @@ import torch
 
 from paceline.core.errors import ConfigError
 from paceline.parallel.team import Team
-from paceline.records.checkup import Bf16
-from paceline.records.environment import vector_instructions
+from paceline.records.environment import Bf16, vector_instructions
 
 LIMIT, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
-"""The variable that oneDNN reads before its first primitive, and the value that leaves out AMX and nothing else."""
+"""The variable that oneDNN reads before its first primitive, and the value that disables AMX and nothing else."""
 LIMITS = (LIMIT, "DNNL_MAX_CPU_ISA")
 """Its names; the second is the old one."""
 SECONDS, SECONDS_AT_LEAST = 120, 10
-"""How long the probe may take; a third of --timeout between these."""
+"""Bounds in seconds for the probe, which may take a third of --timeout."""
 
 PROBE = """
 import resource
@@ -34,19 +33,19 @@ for layout in (torch.contiguous_format, torch.channels_last):
 
 
 def announces_amx() -> bool:
-    """Tell whether this CPU says that it has AMX."""
+    """Tell whether this CPU announces AMX."""
     return any(name.startswith("amx") for name in vector_instructions())
 
 
 def try_bf16(environ: Mapping[str, str], seconds: float = SECONDS) -> Bf16:
-    """Train a layer in bf16 in a child process, as it is and without AMX, and return what survives."""
+    """Train a layer in bf16 in a child process, with AMX and without, and return what works."""
     if _survives(environ, seconds):
         return "works"
     return "without AMX" if _survives({**environ, LIMIT: WITHOUT_AMX}, seconds) else "fails"
 
 
 def _survives(environ: Mapping[str, str], seconds: float) -> bool:
-    """Tell whether the probe ends by itself. Other failures than a crash are left to training, which explains them."""
+    """Tell whether the probe does not crash. Training reports any other failure."""
     command = [sys.executable, "-c", PROBE]
     try:
         done = subprocess.run(command, env=environ, check=False, capture_output=True, timeout=seconds)

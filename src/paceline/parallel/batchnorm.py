@@ -1,7 +1,7 @@
-"""Batch norm over ranks: one statistic for the whole batch, or one average of what each rank saw.
+"""Batch norm over ranks: statistics of the whole batch, or the average of each rank's statistics.
 
-Torch's SyncBatchNorm refuses CPU and counts every rank alike; this one runs everywhere, and a rank counts by the
-images that it has, none included.
+Torch's SyncBatchNorm does not support CPUs and gives every rank the same weight; this one runs everywhere and weights
+a rank by its number of samples, which may be 0.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ REPLACEABLE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def synchronise_batch_norm(model: nn.Module, team: Team) -> nn.Module:
-    """Return the model with batch-norm layers that normalise with the statistics of all ranks' images.
+    """Return the model with batch-norm layers that normalise with the statistics of all ranks' samples.
 
-    Parameters and buffers move over, under the same names. A lone rank has all the images: its model stays as it is.
+    Parameters and buffers keep their names. A lone rank has all the samples: its model is returned unchanged.
     """
     if team.world.size == 1:
         return model
@@ -38,9 +38,9 @@ def synchronise_batch_norm(model: nn.Module, team: Team) -> nn.Module:
 
 @contextmanager
 def muted(model: nn.Module) -> Iterator[None]:
-    """Let this rank contribute no images: it takes part in the collectives and stays in step, and counts for nothing.
+    """Let this rank take part in the collectives with a weight of 0.
 
-    For a rank that has run out of images while others have not. What it computes has no gradient.
+    For a rank that has run out of samples while others have not. Its output has no gradient.
     """
     layers = [module for module in model.modules() if isinstance(module, SyncBatchNorm)]
     before = [layer.muted for layer in layers]
@@ -54,7 +54,7 @@ def muted(model: nn.Module) -> Iterator[None]:
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm over the images of all ranks, for inputs of any number of dimensions.
+    """Batch norm over the samples of all ranks, for inputs of any number of dimensions.
 
     Training is collective, forward and backward: every rank must call it. Evaluation communicates nothing.
     """
@@ -68,7 +68,7 @@ class SyncBatchNorm(_BatchNorm):
         self.running_mean, self.running_var = source.running_mean, source.running_var
         self.num_batches_tracked = source.num_batches_tracked
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """Normalise. Collective in training: every rank must call it."""
         if not self.training:
             return super().forward(input)
@@ -88,7 +88,7 @@ class SyncBatchNorm(_BatchNorm):
         self.running_mean.lerp_(total.mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
 
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 - the name that torch gives it
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 - torch's name
         if input.dim() < 2:
             raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
 
@@ -109,54 +109,54 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What a normalisation needs besides its tensors."""
+    """The arguments of a normalisation besides its tensors."""
 
     layer: SyncBatchNorm
     total: Moments
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalise with statistics of all ranks, whose images all depend on each other in the backward pass."""
+    """Normalise with the statistics of all ranks; in the backward pass every sample depends on all others."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor | None, bias: Tensor | None, scene: _Scene) -> Tensor:
-        dtype = _statistics_dtype(images)
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, scene: _Scene) -> Tensor:
+        dtype = _statistics_dtype(inputs)
         mean, variance = scene.total.mean.to(dtype), scene.total.variance.to(dtype)
-        ctx.save_for_backward(images, weight, mean, variance, scene.total.count)
+        ctx.save_for_backward(inputs, weight, mean, variance, scene.total.count)
         ctx.num_ranks, ctx.eps = scene.layer.num_ranks, scene.layer.eps
-        ctx.muted = scene.layer.muted or images.numel() == 0
+        ctx.muted = scene.layer.muted or inputs.numel() == 0
         scale, shift = _cast(weight, dtype), _cast(bias, dtype)
-        return functional.batch_norm(images, mean, variance, scale, shift, eps=scene.layer.eps)
+        return functional.batch_norm(inputs, mean, variance, scale, shift, eps=scene.layer.eps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] - made by the decorator
         (grad,) = grad_outputs
-        images, weight, mean, variance, count = ctx.saved_tensors
-        own = _gradient_sums(grad, images, (mean, variance, ctx.eps), silent=ctx.muted)
+        inputs, weight, mean, variance, count = ctx.saved_tensors
+        own = _gradient_sums(grad, inputs, (mean, variance, ctx.eps), silent=ctx.muted)
         total = own.clone()
         if ctx.num_ranks > 1:
             dist.all_reduce(total)
-        of_images = of_weight = of_bias = None
+        of_inputs = of_weight = of_bias = None
         if ctx.needs_input_grad[0] and ctx.muted:
-            of_images = torch.zeros_like(images)
+            of_inputs = torch.zeros_like(inputs)
         elif ctx.needs_input_grad[0]:
             scale = torch.rsqrt(variance + ctx.eps)
             factors = _gradient_factors(total / count.to(scale.dtype), mean, scale)
-            of_images = _combine(grad, images, factors if weight is None else factors * weight)
+            of_inputs = _combine(grad, inputs, factors if weight is None else factors * weight)
         if weight is not None:
             of_bias, of_weight = own.to(weight.dtype)
-        return of_images, of_weight, of_bias, None
+        return of_inputs, of_weight, of_bias, None
 
 
-def _gather_moments(images: Tensor, *, num_ranks: int, silent: bool) -> Moments:
-    """Return the moments of all ranks' images, combined as Chan et al. do. Collective: every rank must call it."""
-    channels = images.shape[1]
-    own = images.new_zeros(1 + 2 * channels, dtype=torch.float64)
-    if not silent and images.numel() > 0:
-        # This kernel is up to 20 times as fast as var_mean; it offers no fp32 statistics of 16-bit images.
-        mean, variance = torch.batch_norm_update_stats(images.to(_statistics_dtype(images)), None, None, 0.0)
-        count = images.numel() // channels
+def _gather_moments(inputs: Tensor, *, num_ranks: int, silent: bool) -> Moments:
+    """Return the moments of all ranks' inputs, combined as in Chan et al. Collective: every rank must call it."""
+    channels = inputs.shape[1]
+    own = inputs.new_zeros(1 + 2 * channels, dtype=torch.float64)
+    if not silent and inputs.numel() > 0:
+        # This kernel is up to 20 times as fast as var_mean; it offers no fp32 statistics of 16-bit inputs.
+        mean, variance = torch.batch_norm_update_stats(inputs.to(_statistics_dtype(inputs)), None, None, 0.0)
+        count = inputs.numel() // channels
         own[0] = count
         own[1 : 1 + channels] = mean
         own[1 + channels :] = variance.double() * count
@@ -172,15 +172,15 @@ def _gather_moments(images: Tensor, *, num_ranks: int, silent: bool) -> Moments:
     return Moments(count, mean, deviation)
 
 
-def _gradient_sums(grad: Tensor, images: Tensor, statistics: tuple[Tensor, Tensor, float], *, silent: bool) -> Tensor:
-    """Return the sums per channel of the gradient, and of the gradient times the normalised images."""
+def _gradient_sums(grad: Tensor, inputs: Tensor, statistics: tuple[Tensor, Tensor, float], *, silent: bool) -> Tensor:
+    """Return the sums per channel of the gradient, and of the gradient times the normalised inputs."""
     mean, variance, eps = statistics
     if silent:
         return mean.new_zeros(2, mean.numel())
     # The backward of the evaluation mode takes the statistics as given: its gradients of weight and bias are the sums.
     _, times_normalised, plain = torch.ops.aten.native_batch_norm_backward(
         grad,
-        images,
+        inputs,
         weight=torch.ones_like(mean),
         running_mean=mean,
         running_var=variance,
@@ -194,22 +194,22 @@ def _gradient_sums(grad: Tensor, images: Tensor, statistics: tuple[Tensor, Tenso
 
 
 def _gradient_factors(means: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Return a, b, c per channel such that the gradient of the images is a * gradient + b * images + c.
+    """Return a, b, c per channel such that the gradient of the inputs is a * gradient + b * inputs + c.
 
-    That is scale * (gradient - mean(gradient) - normalised * mean(gradient * normalised)), taken apart.
+    That is scale * (gradient - mean(gradient) - normalised * mean(gradient * normalised)), expanded.
     """
     slope = -means[1] * scale
     return scale * torch.stack([torch.ones_like(scale), slope, -means[0] - slope * mean])
 
 
-def _combine(grad: Tensor, images: Tensor, factors: Tensor) -> Tensor:
-    outer, slope, shift = factors.view(3, 1, -1, *[1] * (images.dim() - 2))
-    # In place, because a temporary as large as the images costs more than the arithmetic.
-    return (grad.to(factors.dtype) * outer).addcmul_(images.to(factors.dtype), slope).add_(shift).to(images.dtype)
+def _combine(grad: Tensor, inputs: Tensor, factors: Tensor) -> Tensor:
+    outer, slope, shift = factors.view(3, 1, -1, *[1] * (inputs.dim() - 2))
+    # In place, because a temporary as large as the inputs costs more than the arithmetic.
+    return (grad.to(factors.dtype) * outer).addcmul_(inputs.to(factors.dtype), slope).add_(shift).to(inputs.dtype)
 
 
-def _statistics_dtype(images: Tensor) -> torch.dtype:
-    return torch.promote_types(images.dtype, torch.float32)
+def _statistics_dtype(inputs: Tensor) -> torch.dtype:
+    return torch.promote_types(inputs.dtype, torch.float32)
 
 
 def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -217,13 +217,12 @@ def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _replacement(module: nn.Module, team: Team, replaced: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Return the layer in place of this one; a layer that is used twice is replaced by one."""
+    """Return the replacement of a layer; a layer that is used twice has one replacement."""
     if not isinstance(module, _BatchNorm) or isinstance(module, SyncBatchNorm):
         return module
     if type(module) not in REPLACEABLE:
         raise ModelError(
-            f"{type(module).__module__}.{type(module).__name__} is a batch norm of its own kind, which cannot be "
-            "synchronised",
+            f"{type(module).__module__}.{type(module).__name__} is not a standard batch norm: cannot synchronise it",
             hint="use --batch-norm local or ghost",
         )
     if module not in replaced:
@@ -232,5 +231,5 @@ def _replacement(module: nn.Module, team: Team, replaced: dict[nn.Module, nn.Mod
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Tell whether what a model computes for an image depends on the others beside it."""
+    """Tell whether the output of a model for a sample depends on the other samples of the batch."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())

@@ -1,17 +1,21 @@
-"""Buffers over ranks: what each rank's batch norm saw becomes the same on all of them."""
+"""Buffers over ranks: averaging them, restoring them for every shard, and the context of a step that does so."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from paceline.parallel.batchnorm import SyncBatchNorm
+from paceline.parallel.batchnorm import SyncBatchNorm, muted
 from paceline.parallel.team import Team
 
 
 def average_buffers(model: nn.Module, team: Team) -> None:
-    """Give all ranks the mean of their floating buffers and rank 0's others. Collective: every rank must call it.
+    """Average the floating-point buffers over all ranks, and copy rank 0's other buffers. Collective.
 
-    The mean is taken in fp64, where a buffer that is the same everywhere stays what it is to the last bit.
+    The mean is computed in fp64, so that a buffer that is equal on all ranks keeps its exact bits.
     """
     if team.world.size == 1:
         return
@@ -29,7 +33,7 @@ def average_buffers(model: nn.Module, team: Team) -> None:
 
 
 def own_buffers(model: nn.Module) -> set[str]:
-    """Return the names of the buffers that each rank updates from its own images until they are averaged."""
+    """Return the names of the buffers that each rank updates from its own samples until they are averaged."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules(remove_duplicate=False)
@@ -44,10 +48,10 @@ def _fill(buffers: list[Tensor], flat: Tensor) -> None:
 
 
 class ShardBuffers:
-    """The buffers of a model, which every shard of a batch finds as they were before the step.
+    """The buffers of a model, reset before every shard to their values before the step.
 
-    A forward pass may change a buffer in place or put another tensor in its place. Changes are in fp64; what did not
-    change keeps its bits.
+    A forward pass may change a buffer in place or assign another tensor. Changes are in fp64; unchanged values keep
+    their exact bits.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -61,33 +65,33 @@ class ShardBuffers:
         self._exact = [buffer.clone() for buffer in self._buffers]
         self._counting = [place for place, buffer in enumerate(self._buffers) if not buffer.is_floating_point()]
         self.size = sum(buffer.numel() for buffer in self._buffers)
-        """Numbers in all buffers together."""
+        """Total number of elements in all buffers."""
         device = next(model.parameters()).device
         self._before, self._now = (torch.zeros(self.size, dtype=torch.double, device=device) for _ in range(2))
         self._before_views, self._now_views = self._split(self._before), self._split(self._now)
         self.begin()
 
     def begin(self) -> None:
-        """Remember the buffers as they are before a step."""
+        """Store the values of the buffers before a step."""
         self._buffers = self._current()
         if self._buffers:
             torch._foreach_copy_(self._exact, self._buffers)
             torch._foreach_copy_(self._before_views, self._buffers)
 
     def reset(self) -> None:
-        """Put back the buffers as they were, before a shard."""
+        """Restore the stored values before a shard."""
         if self._buffers:
             torch._foreach_copy_(self._put_back(), self._exact)
 
     def change(self, weight: float) -> Tensor:
-        """Return what a shard changed, by its share of the batch; from an infinite value, the change is from zero."""
+        """Return the change that a shard made, times its weight; a change from an infinite value counts from zero."""
         if self._buffers:
             torch._foreach_copy_(self._now_views, self._current())
-        # A constant may be infinite, as in a mask; its change is nothing, not a difference of infinities.
+        # A constant may be infinite, as in a mask: its change is 0, not inf - inf.
         return torch.where(self._now == self._before, 0.0, weight * (self._now - self._start))
 
     def apply(self, change: Tensor) -> None:
-        """Change the buffers, as they were before the step, by the sum over all shards."""
+        """Add the sum of the changes of all shards to the stored values."""
         if self._buffers:
             values = torch.where(change == 0, self._before, self._start + change)
             torch._foreach_copy_(self._put_back(), self._split(values))
@@ -100,7 +104,7 @@ class ShardBuffers:
         return self._before.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
     def _put_back(self) -> list[Tensor]:
-        """Make the tensors that were there before the step the buffers again, and return them."""
+        """Make the tensors from before the step the buffers again, and return them."""
         for (module, name), buffer in zip(self._places, self._buffers, strict=True):
             if getattr(module, name) is not buffer:
                 setattr(module, name, buffer)
@@ -114,33 +118,75 @@ class ShardBuffers:
         return [part.view(buffer.shape) for part, buffer in zip(parts, self._buffers, strict=True)]
 
 
-class GhostBuffers:
-    """Buffers of ghost batch norm: each shard of a batch starts from the same ones, and their changes are averaged.
+class StepContext(Protocol):
+    """The context of a step, with an inner context for each micro-batch."""
 
-        buffers = GhostBuffers(model)
-        for each shard:  buffers.reset(); forward; buffers.collect(weight)
-        buffers.finish(team)
+    def micro_batch(self, weight: float, /) -> AbstractContextManager[None]:
+        """Return the context of the next micro-batch; `weight` is the weight of its loss."""
+        ...
 
-    The weights of all shards of all ranks add up to one, so a counter that every shard advances by one does so once.
-    Sums are in fp64: how shards are spread over ranks changes at most the last bit.
+
+class PlainStep:
+    """A step that leaves the buffers to the model."""
+
+    def __enter__(self) -> "PlainStep":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    def micro_batch(self, _weight: float) -> AbstractContextManager[None]:
+        """Run one micro-batch."""
+        return NOTHING
+
+
+NOTHING = nullcontext()
+PLAIN_STEP = PlainStep()
+
+
+class GhostStep:
+    """A step of ghost batch norm: each shard starts from the same buffers, and their changes are averaged.
+
+        with GhostStep(model, team, scale=1.0) as step:
+            for each shard:
+                with step.micro_batch(weight):  forward, backward
+
+    The weights of all shards of all ranks, times `scale`, sum to 1, so a counter that every shard increments is
+    incremented once. Sums are in fp64: the distribution of shards over ranks changes at most the last bit. Leaving the
+    context is collective: every rank must, including one without shards.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, team: Team, *, scale: float) -> None:
         self._buffers = ShardBuffers(model)
         self._change = torch.zeros(self._buffers.size, dtype=torch.double, device=next(model.parameters()).device)
+        self._team = team
+        self._scale = scale
 
-    def reset(self) -> None:
-        """Put back the buffers as they were, before a shard."""
-        self._buffers.reset()
+    def __enter__(self) -> "GhostStep":
+        return self
 
-    def collect(self, weight: float) -> None:
-        """Add the changes that a shard made, by its share of the batch."""
-        if self._buffers.size:
-            self._change += self._buffers.change(weight)
-
-    def finish(self, team: Team) -> None:
-        """Apply the changes of all shards on all ranks. Collective: every rank calls it, also one without shards."""
-        if self._buffers.size:
-            if team.world.size > 1:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._buffers.size:
+            if self._team.world.size > 1:
                 dist.all_reduce(self._change)
             self._buffers.apply(self._change)
+
+    @contextmanager
+    def micro_batch(self, weight: float) -> Iterator[None]:
+        """Run one shard, and add its change of the buffers."""
+        self._buffers.reset()
+        yield
+        if self._buffers.size:
+            self._change += self._buffers.change(weight * self._scale)
+
+
+@contextmanager
+def without_statistics(model: nn.Module) -> Iterator[None]:
+    """Run a forward pass of weight 0: synchronised statistics leave its samples out, other buffers are restored."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    synchronised = any(isinstance(module, SyncBatchNorm) for module in model.modules())
+    with muted(model):
+        yield
+    if not synchronised:
+        for buffer, value in before:
+            buffer.copy_(value)

@@ -1,13 +1,12 @@
-"""Finding out which rank this process is, from flags or from the variables of a launcher."""
+"""Detect the rank of this process, from flags or from the variables of a launcher."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.world import World
-from paceline.parallel.gpus import count_gpus
-from paceline.parallel.hostlist import first_host
 from paceline.parallel.launchers import (
     BATCH_JOBS,
     COMMON_TRACES,
@@ -26,7 +25,7 @@ BY_HAND = (
 
 
 def detect_world(environ: Environ, start: Start) -> World:
-    """Return the world that flags or a launcher describe, or a world of one where there is no trace of others."""
+    """Return the world that flags or a launcher describe, or a world of one if there is no sign of other ranks."""
     if start.local_rank is not None:
         environ = {**environ, "LOCAL_RANK": str(start.local_rank)}
     if start.by_hand:
@@ -40,7 +39,7 @@ def detect_world(environ: Environ, start: Start) -> World:
 
 
 def _detect_rank(environ: Environ, start: Start) -> World:
-    if start.node_range[1] > 1 and "TORCHELASTIC_RUN_ID" not in environ:  # the flags tell this node of the others
+    if start.node_range[1] > 1 and "TORCHELASTIC_RUN_ID" not in environ:  # the flags describe the other nodes
         return World()
     if "WORLD_SIZE" in environ:
         return _from_torchrun(environ)
@@ -63,8 +62,8 @@ def _from_flags(start: Start, environ: Environ) -> World:
         rank=start.rank,
         size=start.world_size,
         local_rank=_number(environ, "LOCAL_RANK", default=0),
-        told_by="flags",
-        meeting=_by_env(environ) if start.init_method == "env://" else start.init_method,
+        launcher="flags",
+        init_method=_by_env(environ) if start.init_method == "env://" else start.init_method,
         **_slurm_launch(environ, by_hand=True),
     )
 
@@ -78,22 +77,37 @@ def _from_torchrun(environ: Environ) -> World:
         size=size,
         local_rank=_local_rank(environ, rank),
         local_size=_number(environ, "LOCAL_WORLD_SIZE", default=1),
-        told_by="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
-        meeting=_by_env(environ),
+        launcher="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
+        init_method=_by_env(environ),
         **_torchrun_launch(environ),
     )
 
 
 def _by_env(environ: Environ) -> str:
-    """Return where ranks connect by MASTER_ADDR and MASTER_PORT; torchrun has a store there already."""
+    """Return the address from MASTER_ADDR and MASTER_PORT; torchrun already has a store there."""
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     if "TORCHELASTIC_RUN_ID" in environ or not (host and port):
         return "env://"
     return f"tcp://{host}:{port}"
 
 
+def torchrun_rank(environ: Environ) -> tuple[int, int]:
+    """Return this process's rank and the number of restarts, as set by torchrun; 0 without torchrun."""
+    return _number(environ, "RANK", default=0), _number(environ, "TORCHELASTIC_RESTART_COUNT", default=0)
+
+
+def master_address(environ: Environ) -> str:
+    """Return the host at which ranks connect with env://."""
+    return environ.get("MASTER_ADDR", "")
+
+
+def has_one_task_per_node(environ: Environ) -> bool:
+    """Tell whether Slurm runs one task on each node."""
+    return environ.get("SLURM_NTASKS") == environ.get("SLURM_NNODES")
+
+
 def _local_rank(environ: Environ, rank: int) -> int:
-    """Return LOCAL_RANK, or a GPU that there is: ranks without it may share a host, or have a container each."""
+    """Return LOCAL_RANK, or else the index of a visible GPU: ranks may share a host, or have a container each."""
     if "LOCAL_RANK" in environ:
         return _number(environ, "LOCAL_RANK")
     return rank % max(1, count_gpus(environ))
@@ -110,8 +124,8 @@ def _from_launcher(launcher: Launcher, environ: Environ) -> World:
         size=size,
         local_rank=_first_number(environ, launcher.local_rank, default=rank % local_size),
         local_size=local_size,
-        told_by=launcher.name,
-        meeting=f"tcp://{_host_of_lead(launcher, environ, on_one_host=size == local_size)}:{port}",
+        launcher=launcher.name,
+        init_method=f"tcp://{_host_of_lead(launcher, environ, on_one_host=size == local_size)}:{port}",
         launch_id=job,
     )
 
@@ -124,17 +138,17 @@ def _from_slurm(environ: Environ) -> World:
         size=size,
         local_rank=_number(environ, "SLURM_LOCALID", default=0),
         local_size=_tasks_here(environ, default=-(-size // nodes)),
-        told_by="Slurm",
-        meeting=f"tcp://{slurm_meeting(environ)}",
+        launcher="Slurm",
+        init_method=f"tcp://{slurm_init_method(environ)}",
         **_slurm_launch(environ),
     )
 
 
 def _torchrun_launch(environ: Environ) -> dict[str, Any]:
-    """Return what names a launch by torchrun, which Slurm may start again as a whole.
+    """Return a name for this launch by torchrun, which Slurm may restart as a whole.
 
-    Its own id repeats ("none", or what the user chose), but each of its agents draws the name of a folder of its own,
-    which stays when the agent starts its ranks again.
+    torchrun's run id repeats ("none", or the user's choice), but each agent creates a folder with a random name and
+    keeps it when it restarts its ranks.
     """
     launch = _slurm_launch(environ)
     restarts = _number(environ, "TORCHELASTIC_RESTART_COUNT", default=0)
@@ -143,9 +157,9 @@ def _torchrun_launch(environ: Environ) -> dict[str, Any]:
 
 
 def _slurm_launch(environ: Environ, *, by_hand: bool = False) -> dict[str, Any]:
-    """Return what names the step of a Slurm job, and how often it was queued again.
+    """Return a name for the step of a Slurm job, with the number of requeues.
 
-    Ranks that are started by hand may be steps or array tasks of their own, so the whole job is their name.
+    Ranks that are started by hand may be separate steps or array tasks, so they are named after the whole job.
     """
     job = environ.get("SLURM_JOB_ID")
     if job is None:
@@ -155,27 +169,27 @@ def _slurm_launch(environ: Environ, *, by_hand: bool = False) -> dict[str, Any]:
 
 
 def slurm_requeues(environ: Environ) -> int:
-    """Return how often Slurm has queued this job again."""
+    """Return the number of times that Slurm has requeued this job."""
     return _number(environ, "SLURM_RESTART_COUNT", default=0)
 
 
 def slurm_job(world: World, environ: Environ) -> str | None:
-    """Return the job that this rank speaks for to Slurm: the lead for all, or each rank of an array for its own."""
+    """Return the job that this rank requeues: the lead that of all ranks, each rank of an array its own."""
     array = environ.get("SLURM_ARRAY_JOB_ID")
-    if array is not None and (world.told_by == "flags" or world.is_lead):
-        return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"  # the number of one of them is that of the whole array
+    if array is not None and (world.launcher == "flags" or world.is_lead):
+        return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"  # one of its tasks has the id of the whole array
     return environ.get("SLURM_JOB_ID") if world.is_lead else None
 
 
-def slurm_meeting(environ: Environ) -> str:
-    """Return HOST:PORT for a Slurm step: its first node, and a port of its own for each attempt."""
+def slurm_init_method(environ: Environ) -> str:
+    """Return HOST:PORT for a Slurm step: its first node, and another port for each attempt."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
     attempt = (environ["SLURM_JOB_ID"], environ.get("SLURM_STEP_ID", "0"), environ.get("SLURM_RESTART_COUNT", "0"))
     return f"{first_host(nodes)}:{derived_port(*attempt)}"
 
 
 def _tasks_here(environ: Environ, *, default: int) -> int:
-    """Read how many tasks run on this node from "2(x3),1" and the node's number."""
+    """Read the number of tasks on this node from "2(x3),1" and the node's index."""
     counts: list[int] = []
     for group in filter(None, environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")):
         tasks, _, repeat = group.partition("(x")
@@ -198,7 +212,7 @@ def _need(environ: Environ, *names: str) -> None:
     for name in names:
         if not environ.get(name):
             raise ConfigError(
-                f"the ranks are to meet by env://, but {name} is not set",
+                f"--init-method env:// is used, but {name} is not set",
                 hint="set MASTER_ADDR and MASTER_PORT, or use --init-method tcp://HOST:PORT",
             )
 
@@ -208,7 +222,7 @@ def _rank_of(environ: Environ, rank_name: str, size_name: str) -> tuple[int, int
     rank = _number(environ, rank_name, default=0 if size == 1 else None)
     if not 0 <= rank < size:
         raise ConfigError(
-            f"{rank_name}={rank} is not a rank of {size_name}={size}", hint=f"ranks go from 0 to {size - 1}"
+            f"{rank_name}={rank} is not a rank of {size_name}={size}", hint=f"ranks are numbered from 0 to {size - 1}"
         )
     return rank, size
 
@@ -227,16 +241,37 @@ def _number(environ: Environ, name: str, *, default: int | None = None) -> int:
         return default
     if text is None or not text.isdigit():
         given = "is not set" if text is None else f'is "{text}", not a number'
-        raise ConfigError(f"the environment says that this is one of several ranks, but {name} {given}", hint=BY_HAND)
+        raise ConfigError(f"the environment describes one of several ranks, but {name} {given}", hint=BY_HAND)
     return int(text)
 
 
 def _refuse_traces(environ: Environ) -> None:
-    """Refuse a process that some launcher started, where nothing tells how many ranks there are."""
+    """Refuse a process of a launcher that does not set the number of ranks."""
     in_slurm_shell = "SLURM_STEP_ID" in environ  # a step of one task, which may have a rank in PMIx
     found = [] if in_slurm_shell else [name for name in TRACES if name in environ]
     found += [name for name in COMMON_TRACES if environ.get(name, "").isdigit() and int(environ[name]) > 0]
     if found:
         raise ConfigError(
-            f"{found[0]}={environ[found[0]]} says that this is one of several ranks, but not of how many", hint=BY_HAND
+            f"{found[0]}={environ[found[0]]} suggests that this is one of several ranks, but their number is not set",
+            hint=BY_HAND,
         )
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of a Slurm list such as "gpu[03-05,7],login1"."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", nodes if first is None else first[0])
+
+
+def count_gpus(environ: Mapping[str, str]) -> int:
+    """Return the number of GPUs that torch would see, without importing it."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in {"", "-1"}])
+    import pynvml  # noqa: PLC0415 - needed only if no variable selects GPUs
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return 0

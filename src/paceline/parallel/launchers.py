@@ -1,4 +1,4 @@
-"""The variables by which launchers tell a process its rank: a table, and which of its rows holds."""
+"""The environment variables of launchers that start one process per rank: a table, and its lookup."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launcher:
-    """What a launcher that starts one process per rank calls the facts about it."""
+    """The variables that a launcher sets in every rank."""
 
     name: str
     rank: str
     size: str
     local_rank: tuple[str, ...]
-    """Names of the local rank; the first that is set counts, here and below."""
+    """Variables for the local rank; the first that is set is used, here and below."""
     local_size: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    """Number of nodes, where there is no local size."""
+    """Variables for the number of nodes, if there is no local size."""
     job: tuple[str, ...] = ()
-    """What tells this launch from others, for a port of its own."""
+    """Variables that identify the launch, from which its port is derived."""
     mark: str | None = None
-    """The variable that tells that this launcher started the process, where others set the same rank."""
+    """A variable that only this launcher sets, if others set the same rank variable."""
     srun_sets_it: bool = False
-    """Whether tasks of Slurm may have these variables too."""
+    """Whether Slurm tasks may have these variables too."""
 
     def started(self, environ: Mapping[str, str], *, in_slurm_task: bool) -> bool:
         """Tell whether this launcher started the process."""
@@ -29,7 +29,7 @@ class Launcher:
 
 
 INTERNAL_STEPS = 0xFFFFFFF0
-"""From here on Slurm numbers steps that are no tasks of a user: the batch script, and the shell that salloc opens."""
+"""Slurm step ids from here on are internal: the batch script, and the shell that salloc opens."""
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 PMI_JOB = ("PMI_JOBID", "HYDI_CONTROL_FD", "PMI_PORT")
 
@@ -101,17 +101,17 @@ LAUNCHERS = (
         srun_sets_it=True,
     ),
 )
-"""In the order in which they are looked for: some start others, or set the variables of others besides their own."""
+"""In order of lookup: some launchers start others, or set the variables of others besides their own."""
 
 TRACES = ("PMIX_RANK", "ALPS_APP_PE", "HOROVOD_RANK", *(launcher.size for launcher in LAUNCHERS))
-"""Variables that only a launcher sets, and that do not tell rank and size."""
+"""Variables that only a launcher sets, and that contain neither rank nor size."""
 
 COMMON_TRACES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
-"""Variables that other programs may set as well: a trace of a launcher where they are above 0."""
+"""Variables that other programs may also set: a sign of a launcher if above 0."""
 
 
 def find_launcher(environ: Mapping[str, str]) -> Launcher | None:
-    """Return the launcher of the table that started this process."""
+    """Return the launcher in the table that started this process."""
     in_task = in_slurm_task(environ)
     return next((launcher for launcher in LAUNCHERS if launcher.started(environ, in_slurm_task=in_task)), None)
 

@@ -1,4 +1,4 @@
-"""The ways to spread a model over devices. The mode is data: everything above calls what `spread` returns."""
+"""The modes of parallel training: single, dp, ddp, fsdp. Callers use the module that `wrap_model` returns."""
 
 import contextlib
 import warnings
@@ -17,8 +17,7 @@ from paceline.core.errors import ConfigError, ModelError
 from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.batchnorm import synchronise_batch_norm
-from paceline.parallel.buckets import BucketWatch
-from paceline.parallel.compress import exchange_hook
+from paceline.parallel.ddp_hooks import BucketTimer, comm_hook
 from paceline.parallel.team import Team
 from paceline.parallel.threads import ThreadedParallel
 
@@ -27,7 +26,7 @@ Mode = Literal["single", "dp", "ddp", "fsdp"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeChoice:
-    """Which mode a run uses, over how many devices, and why."""
+    """The mode of a run, its devices, and the reason."""
 
     mode: Mode
     devices: int = 1
@@ -39,56 +38,61 @@ class ModeChoice:
 
 
 def choose_mode(config: Config, world: World, *, devices: int) -> ModeChoice:
-    """Settle the mode; `devices` is how many this process has for itself."""
+    """Choose the mode; `devices` is the number of devices of this process."""
     asked = config.mode
     if asked == "auto":
         mode: Mode = "ddp" if world.size > 1 else "single"
         return ModeChoice(mode=mode, why=plural(world.size, "rank"))
     if world.size > 1 and asked in {"single", "dp"}:
         raise ConfigError(
-            f"--mode {asked} is for one process, but there are {world.size} ranks", hint="use --mode ddp, or start one"
+            f"--mode {asked} is for one process, but there are {world.size} ranks",
+            hint="use --mode ddp, or start one process",
         )
     if asked == "dp":
-        return ModeChoice(mode="dp", devices=devices, why=f"asked for, over {plural(devices, 'device')} of one process")
+        return ModeChoice(mode="dp", devices=devices, why=f"requested, {plural(devices, 'device')} in one process")
     if world.size == 1 and asked != "single":
-        return ModeChoice(mode="single", why=f"{asked} with one rank is the same")
-    return ModeChoice(mode=asked, why="asked for")
+        return ModeChoice(mode="single", why=f"the same as {asked} with one rank")
+    return ModeChoice(mode=asked, why="requested")
 
 
 def refuse_unfit(config: Config, choice: ModeChoice) -> None:
-    """Refuse settings that the mode cannot honour."""
+    """Refuse settings that the mode does not support."""
     if choice.mode == "fsdp" and config.ema is not None:
-        raise ConfigError("--ema needs the whole weights on every rank, fsdp has shards", hint="use --mode ddp")
+        raise ConfigError(
+            "--ema is not supported with --mode fsdp: it needs the full weights on every rank", hint="use --mode ddp"
+        )
     if choice.mode == "fsdp" and config.batch_norm == "ghost":
-        raise ConfigError("--batch-norm ghost is not there for fsdp", hint="use --mode ddp, or --batch-norm sync")
+        raise ConfigError(
+            "--batch-norm ghost is not supported with --mode fsdp", hint="use --mode ddp, or --batch-norm sync"
+        )
     if choice.mode != "ddp" and config.compress != "none":
         raise ConfigError(
-            f"--compress {config.compress} compresses what ddp sends, but the mode is {choice}",
+            f"--compress {config.compress} applies to ddp only, but the mode is {choice}",
             hint="drop --compress, or start several ranks with --nproc",
         )
 
 
-def with_batch_norm(model: nn.Module, config: Config, team: Team) -> nn.Module:
-    """Return the model with the batch norm that the settings ask for."""
-    if config.batch_norm == "sync" and team.world.size > 1:
+def convert_batch_norm(model: nn.Module, config: Config, team: Team) -> nn.Module:
+    """Return the model with the batch norm of the settings."""
+    if config.batch_norm == "sync":
         return synchronise_batch_norm(model, team)
     return model
 
 
-def spread(
-    model: nn.Module, config: Config, team: Team, choice: ModeChoice, watch: BucketWatch | None = None
+def wrap_model(
+    model: nn.Module, config: Config, team: Team, choice: ModeChoice, timer: BucketTimer | None = None
 ) -> nn.Module:
-    """Return what to call in place of the model. Collective: every rank must call it.
+    """Return the module to call in place of the model. Collective: every rank must call it.
 
-    Where bits must not depend on the ranks, that is the model itself, and gradients are left to the exact reducer.
-    Buckets that are to be watched make even a lone rank one of ddp. A sharded model is compiled after it was sharded,
-    so that the model itself gathers its weights, which evaluation calls without compiling it.
+    With --exact bitwise this is the model itself, and the exact reducer sums the gradients. With a bucket timer even a
+    lone rank uses ddp. A sharded model is compiled after sharding, so that the model itself, which evaluation calls
+    without compiling it, gathers its weights.
     """
     if choice.mode == "fsdp":
         shard_parameters(model, team)
     called = _compiled(model) if config.compile else model
-    if (choice.mode == "ddp" and config.exact == "order") or watch is not None:
-        return _distributed(called, config, team, watch)
+    if (choice.mode == "ddp" and config.exact == "order") or timer is not None:
+        return _distributed(called, config, team, timer)
     if choice.mode == "dp" and choice.devices > 1:
         if team.device.type == "cuda":
             return DataParallel(called, device_ids=list(range(choice.devices)))
@@ -97,12 +101,12 @@ def spread(
 
 
 def averages_gradients(module: nn.Module) -> bool:
-    """Tell whether gradients come back averaged over the ranks rather than summed over the batch."""
+    """Tell whether the module averages gradients over the ranks, rather than summing them over the batch."""
     return isinstance(_uncompiled(module), DistributedDataParallel | FSDPModule)
 
 
-def without_exchange(module: nn.Module) -> AbstractContextManager[Any]:
-    """Return the context for all but the last part of an accumulated batch: gradients stay on their rank."""
+def without_grad_sync(module: nn.Module) -> AbstractContextManager[Any]:
+    """Return the context for all but the last micro-batch of a step: gradients are not synchronised."""
     module = _uncompiled(module)
     if isinstance(module, DistributedDataParallel):
         return module.no_sync()
@@ -143,10 +147,10 @@ def _unsynchronised(module: FSDPModule) -> Any:
         module.set_requires_gradient_sync(True)
 
 
-def _distributed(model: nn.Module, config: Config, team: Team, watch: BucketWatch | None) -> DistributedDataParallel:
+def _distributed(model: nn.Module, config: Config, team: Team, timer: BucketTimer | None) -> DistributedDataParallel:
     """Buffers are not broadcast: they are averaged before they are used or saved."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # newer torch calls it forward_sync_buffers, older does not
+        warnings.simplefilter("ignore", FutureWarning)  # named forward_sync_buffers in newer torch
         wrapped = DistributedDataParallel(
             model,
             device_ids=None if team.device.type == "cpu" else [team.device.index],
@@ -155,19 +159,19 @@ def _distributed(model: nn.Module, config: Config, team: Team, watch: BucketWatc
             bucket_cap_mb=config.bucket_mb,
             static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and ":" not in config.model,
         )
-    state, hook = exchange_hook(config.compress, team.world.size)
-    if watch is not None:
-        watch.install(wrapped, hook, state)
-    elif config.compress != "none":  # DDP averages whole gradients without the help of Python
+    state, hook = comm_hook(config.compress, team.world.size)
+    if timer is not None:
+        timer.install(wrapped, hook, state)
+    elif config.compress != "none":  # without a hook, DDP averages in C++
         wrapped.register_comm_hook(state, hook)
     return wrapped
 
 
 def num_devices(device: torch.device, nproc: int | None) -> int:
-    """Return how many devices a single process may use: threads on a CPU, GPUs otherwise."""
+    """Return the number of devices that a single process may use: threads on a CPU, GPUs otherwise."""
     if device.type == "cpu":
         return nproc or 1
     found = torch.cuda.device_count()
     if nproc is not None and nproc > found:
-        raise ConfigError(f"--nproc {nproc} asks for more than the {plural(found, 'GPU')} there are")
+        raise ConfigError(f"--nproc {nproc} is more than the {plural(found, 'GPU')} of this machine")
     return nproc or found

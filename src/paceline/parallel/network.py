@@ -1,4 +1,4 @@
-"""Which network interface leads to the other ranks."""
+"""The network interface for connections to the other ranks."""
 
 import ipaddress
 import socket
@@ -7,22 +7,23 @@ from collections.abc import MutableMapping
 import psutil
 
 from paceline.core.world import World
+from paceline.parallel.detect import master_address
 
 ELSEWHERE = "192.0.2.1"
-"""An address that is nowhere: which interface would lead there tells the one that leads out."""
+"""TEST-NET-1 (RFC 5737): the route to it gives the default interface; nothing is sent."""
 
 
 def choose_interface(world: World, environ: MutableMapping[str, str]) -> None:
-    """Point gloo at the interface that leads to the other ranks, unless the user did: host names often do not."""
+    """Set gloo's interface to the one that reaches the other ranks, unless the user set it: host names often fail."""
     if world.size == world.local_size or environ.get("GLOO_SOCKET_IFNAME"):
         return
-    interface = _towards_meeting(_meeting_host(world, environ))
+    interface = _interface_to(_rendezvous_host(world, environ))
     if interface is not None:
         environ["GLOO_SOCKET_IFNAME"] = interface
 
 
 def interface_towards(host: str) -> str | None:
-    """Return the name of the interface whose address the system would use to talk to a host; nothing is sent."""
+    """Return the name of the interface on the route to a host; nothing is sent."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
@@ -35,19 +36,19 @@ def interface_towards(host: str) -> str | None:
     return None
 
 
-def _meeting_host(world: World, environ: MutableMapping[str, str]) -> str:
-    """Return the host where ranks meet, or for a file this host's own name, which is what gloo would use."""
-    kind, _, place = world.meeting.partition("://")
+def _rendezvous_host(world: World, environ: MutableMapping[str, str]) -> str:
+    """Return the host where ranks connect, or for a file this host's name, as gloo would use."""
+    kind, _, place = world.init_method.partition("://")
     if kind == "env":
-        return environ.get("MASTER_ADDR", "")
+        return master_address(environ)
     return socket.gethostname() if kind == "file" else place.rpartition(":")[0]
 
 
-def _towards_meeting(host: str) -> str | None:
-    """Return the interface for a meeting place.
+def _interface_to(host: str) -> str | None:
+    """Return the interface on the route to the rendezvous.
 
-    Debian gives a host's own name the address 127.0.1.1, at which nobody else finds it: then take the interface that
-    leads out. Only who writes localhost or 127.0.0.1 means to stay on this host.
+    Debian maps a host's own name to 127.0.1.1, which other hosts cannot reach: then use the default interface. The
+    loopback is used only if the user wrote localhost or 127.0.0.1.
     """
     if not host or host == "localhost" or _is_loopback(host):
         return interface_towards(host or "localhost")

@@ -1,4 +1,4 @@
-"""Launchers that start one process per node and leave the ranks to it: Kubeflow Trainer and SkyPilot."""
+"""Launchers that start one process per node, which then starts the ranks: Kubeflow Trainer and SkyPilot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from paceline.parallel.launchers import find_launcher, in_slurm_task
 from paceline.parallel.ports import derived_port
 
 TORCHRUN_PORT = "29500"
-"""The port at which nodes of torchrun connect when nothing else is said."""
+"""torchrun's default port for connecting nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One of the nodes on which a launcher started a process each."""
+    """One node of a launcher that starts one process per node."""
 
     launcher: str
     nnodes: str
@@ -23,9 +23,9 @@ class Node:
     max_restarts: str | None = None
     rendezvous: str | None
     variable: str
-    """The variable that tells the number of nodes."""
+    """The variable with the number of nodes."""
     address: str
-    """The variable that tells where they connect."""
+    """The variable with the address at which they connect."""
 
     @property
     def is_one_of_many(self) -> bool:
@@ -34,11 +34,11 @@ class Node:
 
 
 def detect_node(environ: Mapping[str, str]) -> Node | None:
-    """Return the node whose ranks this process is to start; None where it is a rank itself, or nobody started it."""
+    """Return the node whose ranks this process must start; None if it is a rank itself, or has no launcher."""
     is_rank = "LOCAL_RANK" in environ and "WORLD_SIZE" in environ
     if is_rank or find_launcher(environ) is not None or in_slurm_task(environ):
         return None
-    if environ.get("PET_NNODES"):  # a PyTorchJob has RANK and WORLD_SIZE besides, which count pods and processes
+    if environ.get("PET_NNODES"):  # a PyTorchJob also has RANK and WORLD_SIZE, which count pods and processes
         return _kubeflow(environ)
     if environ.get("SKYPILOT_NUM_NODES") and "WORLD_SIZE" not in environ:
         return _skypilot(environ)
@@ -46,7 +46,7 @@ def detect_node(environ: Mapping[str, str]) -> Node | None:
 
 
 def join_nodes(start: Start, environ: Mapping[str, str]) -> Start:
-    """Return how to start the ranks of this node: as the flags say, or else as its launcher does."""
+    """Return how to start the ranks of this node: from the flags, or else from its launcher."""
     node = detect_node(environ)
     if node is None or start.by_hand or start.nnodes is not None:
         return start
@@ -56,7 +56,7 @@ def join_nodes(start: Start, environ: Mapping[str, str]) -> Start:
         return replace(start, nproc=nproc, max_restarts=restarts)
     if node.rendezvous is None:
         raise ConfigError(
-            f"{node.variable} is {node.nnodes}, but {node.address} does not say where the nodes connect",
+            f"{node.variable} is {node.nnodes}, but {node.address} has no address at which the nodes connect",
             hint=f"add --nnodes {node.nnodes} --node-rank N --rendezvous HOST:PORT, with an address of node 0",
         )
     where = {"nnodes": node.nnodes, "node_rank": _number(node.node_rank), "rendezvous": node.rendezvous}
@@ -68,17 +68,17 @@ def _number(text: str | None) -> int | None:
 
 
 def would_train_alone(node: Node) -> ConfigError:
-    """Return the error of a process that would train as if there were no other nodes."""
-    told = f"{node.variable}={node.nnodes}"
+    """Return the error for a process that would train without the other nodes."""
+    given = f"{node.variable}={node.nnodes}"
     return ConfigError(
-        f"{node.launcher} runs this on {node.nnodes} nodes ({told}), but here it would train alone",
-        hint="paceline train, paceline.launch and torchrun join the nodes; "
+        f"{node.launcher} runs this on {node.nnodes} nodes ({given}), but here it would train alone",
+        hint="use paceline train, paceline.launch or torchrun to join the nodes; "
         f"to train alone add --nnodes 1, or unset {node.variable}",
     )
 
 
 def _kubeflow(environ: Mapping[str, str]) -> Node:
-    """Read what Kubeflow sets for torchrun, which takes its options from PET_… variables."""
+    """Read the PET_… variables, which Kubeflow sets as options for torchrun."""
     host, port = environ.get("PET_MASTER_ADDR"), environ.get("PET_MASTER_PORT", TORCHRUN_PORT)
     return Node(
         launcher="Kubeflow",

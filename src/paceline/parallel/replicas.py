@@ -1,21 +1,25 @@
-"""Whether all ranks hold the same bits, and if not, which tensor differs on which ranks."""
+"""Comparing the replicas of all ranks bit by bit: which tensor differs on which ranks; saving the different ones."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from paceline.core.units import count
+from paceline.core.units import count, ranks_text
+from paceline.core.world import World
 from paceline.parallel.team import Team
+from paceline.records.folder import RunFolder
 
 NUM_SHOWN = 3
+MOST_SAVED = 16
+"""Number of differing tensors to save."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mismatch:
-    """A tensor that is not the same on all ranks."""
+    """A tensor that differs between ranks."""
 
     name: str
     groups: tuple[tuple[int, ...], ...]
@@ -23,8 +27,8 @@ class Mismatch:
 
     @property
     def sides(self) -> str:
-        """Return who stands against whom: "ranks 0,2,3 against rank 1"."""
-        return " against ".join(_ranks(group) for group in self.groups)
+        """Return the groups of ranks: "ranks 0,2,3 against rank 1"."""
+        return " against ".join(ranks_text(group) for group in self.groups)
 
 
 def check_replicas(named_tensors: Iterable[tuple[str, Tensor]], team: Team) -> list[Mismatch]:
@@ -35,21 +39,21 @@ def check_replicas(named_tensors: Iterable[tuple[str, Tensor]], team: Team) -> l
     """
     if team.world.size == 1:
         return []
-    seen = team.gather({name: fingerprint(tensor) for name, tensor in named_tensors})
+    seen = team.gather({name: tensor_hash(tensor) for name, tensor in named_tensors})
     names = dict.fromkeys(name for prints in seen for name in prints)
     grouped = {name: _agreeing([prints.get(name) for prints in seen]) for name in names}
     return [Mismatch(name=name, groups=groups) for name, groups in grouped.items() if len(groups) > 1]
 
 
-def describe(mismatches: Sequence[Mismatch], step: int) -> str:
-    """Return in a sentence what differs after a step: the first tensors with the ranks, and how many more."""
+def describe_mismatches(mismatches: Sequence[Mismatch], step: int) -> str:
+    """Describe in a sentence what differs after a step: the first tensors with the ranks, and the number of others."""
     shown = ", ".join(f"{mismatch.name} ({mismatch.sides})" for mismatch in mismatches[:NUM_SHOWN])
     more = len(mismatches) - NUM_SHOWN
     rest = f" and {count(more)} more" if more > 0 else ""
-    return f"the ranks no longer hold the same model after step {count(step)}: {shown}{rest}"
+    return f"the model differs between ranks after step {count(step)}: {shown}{rest}"
 
 
-def fingerprint(tensor: Tensor) -> int:
+def tensor_hash(tensor: Tensor) -> int:
     """Return 64 bits that depend on every bit of a tensor, its shape and its type, but not on its memory layout."""
     flat = tensor.detach().cpu().contiguous().flatten()
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), usedforsecurity=False)
@@ -65,5 +69,17 @@ def _agreeing(prints: Sequence[int | None]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted((tuple(group) for group in groups.values()), key=lambda group: (-len(group), group[0])))
 
 
-def _ranks(group: Sequence[int]) -> str:
-    return f"rank {group[0]}" if len(group) == 1 else f"ranks {','.join(map(str, group))}"
+def save_mismatches(
+    mismatches: Sequence[Mismatch], tensors: Mapping[str, Tensor], folder: RunFolder, world: World, step: int
+) -> None:
+    """Write this rank's version of the tensors that differ, for `paceline compare`."""
+    kept = mismatches[:MOST_SAVED]
+    path = folder.rank_tensors(world.rank)
+    path.parent.mkdir(parents=True, exist_ok=True)  # without a shared disk only the lead has created it
+    held = {
+        "model": {mismatch.name: tensors[mismatch.name].cpu() for mismatch in kept if mismatch.name in tensors},
+        "step": step,
+        "sides": {mismatch.name: mismatch.sides for mismatch in kept},
+        "between": {mismatch.name: [group[0] for group in mismatch.groups[:2]] for mismatch in kept},
+    }
+    torch.save(held, path)

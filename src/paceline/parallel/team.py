@@ -1,6 +1,7 @@
-"""The ranks of a run as one team. A lone rank is a team of one, so that nothing above asks whether it is alone."""
+"""The ranks of a run as one team. A lone rank is a team of one, so callers need no special case."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -9,15 +10,16 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from paceline.core.errors import ConfigError, LostRankError, RanksError
+from paceline.core.errors import ConfigError, RanksError
 from paceline.core.limits import need_open_files
 from paceline.core.messages import say_if_slow
 from paceline.core.stopping import wait_interruptibly
 from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.parallel.device import cores
-from paceline.parallel.lost import is_lost, peer_of
-from paceline.parallel.meeting import leave_meeting, open_store
+from paceline.parallel.device import choose_device, cores, hold_memory, set_threads
+from paceline.parallel.lost_ranks import loss_explained
+from paceline.parallel.network import choose_interface
+from paceline.parallel.rendezvous import open_store, remove_rendezvous_files
 
 T = TypeVar("T")
 
@@ -25,8 +27,7 @@ T = TypeVar("T")
 class Team:
     """Collectives of a run. Each is announced: every rank must call it, in the same order.
 
-    What the ranks say to each other goes over a gloo group of its own, so that it waits neither for the gradients nor
-    for a GPU.
+    Control messages use a separate gloo group, so that they wait neither for gradients nor for a GPU.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Team:
         self.world = world
         self.device = device
         self.num_sharing = world.local_size
-        """Ranks that share the cores of this one, itself included."""
+        """Number of ranks that share the cores of this one, including itself."""
         self._control = control
         self._timeout = timeout
         self._groups: dict[str, Any] = {}
@@ -76,20 +77,20 @@ class Team:
         return self._groups[name]
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
-        """Tell every rank whether the flag is set on one of them. Collective: every rank must call it."""
+        """Tell every rank whether the flag is set on any of them. Collective: every rank must call it."""
         if self.world.size == 1:
             return flag
         vote = torch.tensor([int(flag)])
         self._wait(lambda: dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control))
         return bool(vote.item())
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank is here. Collective: every rank must call it."""
         if self.world.size > 1:
             self._wait(lambda: dist.barrier(group=self._control))
 
     def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
-        """Like `any`, but with the flags of the call before, so that nobody waits. Collective."""
+        """Like `any`, but with the flags of the previous call, so that no rank waits. Collective."""
         if self.world.size == 1:
             return flag
         answer = False
@@ -125,12 +126,12 @@ class Team:
             self._wait(lambda: dist.broadcast(tensor, src=0, group=self._control))
 
     def count_neighbours(self) -> None:
-        """Find out how many ranks share these cores, which launchers may not say. Collective."""
+        """Count the ranks that share these cores, which launchers may not set. Collective."""
         everyone = self.gather((self.world.host, cores()))
         self.num_sharing = sum(host == self.world.host and bool(theirs & cores()) for host, theirs in everyone)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on when ranks differ in facts that must be the same. Collective: every rank must call it."""
+        """Refuse ranks that differ in facts that must be the same. Collective: every rank must call it."""
         everyone = self.gather(dict(facts))
         for name in dict.fromkeys(name for theirs in everyone for name in theirs):
             values = [theirs.get(name, "not set") for theirs in everyone]
@@ -143,10 +144,31 @@ class Team:
 
 
 @contextmanager
+def joined(
+    world: World,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    timeout: float = 600.0,
+    asked: Callable[[], int | None] = lambda: None,
+) -> Iterator[Team]:
+    """Prepare this process as a rank (memory, device, network, threads), and join the others as in `join`.
+
+    Every command that runs as a rank uses it. Collective: every rank must call it.
+    """
+    hold_memory()
+    chosen = choose_device(device, world)
+    choose_interface(world, os.environ)
+    with join(world, chosen, timeout=timeout, asked=asked) as team:
+        set_threads(threads, num_sharing=team.num_sharing)
+        yield team
+
+
+@contextmanager
 def join(
     world: World, device: torch.device, *, timeout: float = 600.0, asked: Callable[[], int | None] = lambda: None
 ) -> Iterator[Team]:
-    """Join the other ranks, and leave them when the block ends well; after a failure peers may be stuck, so just go.
+    """Join the other ranks, and leave when the block succeeds; after a failure peers may be stuck, so just exit.
 
     A signal while ranks are missing raises StoppedError; `asked` returns one that was caught before. Collective: every
     rank must call it.
@@ -156,18 +178,18 @@ def join(
         return
     backend = "nccl" if device.type == "cuda" else "gloo"
     if not dist.is_available() or not dist.is_backend_available(backend):
-        raise ConfigError(f"this torch has no {backend} backend", hint="install a torch that has, or use --device cpu")
+        raise ConfigError(f"this torch has no {backend} backend", hint="install a torch with it, or use --device cpu")
     need_open_files(world.size)
     others = plural(world.size - 1, "other rank")
     waiting = f"rank {world.rank} was waiting for {others} at {_where(world)}"
     notice = f"rank {world.rank} waits up to {timeout:g} s for {others} at {_where(world)}"
-    has_own_terminal = world.is_lead or world.told_by == "flags"  # other ranks would repeat the lead
+    has_own_terminal = world.is_lead or world.launcher == "flags"  # other ranks would repeat the message
     with say_if_slow(notice) if has_own_terminal else nullcontext():
         team = wait_interruptibly(lambda: _connect(world, device, backend, timeout), waiting, asked)
     with loss_explained():
         yield team
-        team.meet()
-    leave_meeting(world)
+        team.barrier()
+    remove_rendezvous_files(world)
     dist.destroy_process_group()
 
 
@@ -191,18 +213,5 @@ def _connect(world: World, device: torch.device, backend: str, timeout: float) -
     return team
 
 
-@contextmanager
-def loss_explained() -> Iterator[None]:
-    """Say in words that a connection broke because another rank has gone."""
-    try:
-        yield
-    except RuntimeError as problem:
-        if not is_lost(str(problem)):
-            raise
-        raise LostRankError(
-            f"the connection to {peer_of(str(problem))} was lost", hint="look at what the other ranks printed"
-        ) from problem
-
-
 def _where(world: World) -> str:
-    return world.meeting if world.told_by != "torchrun" else "torchrun's rendezvous"
+    return world.init_method if world.launcher != "torchrun" else "torchrun's rendezvous"

@@ -1,4 +1,4 @@
-"""DataParallel on CPU: one process whose threads share the batch, as nn.DataParallel's devices do."""
+"""DataParallel on CPU: one process divides the batch among threads, as nn.DataParallel does among devices."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ T = TypeVar("T")
 class ThreadedParallel(nn.Module):
     """Runs chunks of a batch through replicas of a model in threads, forward and backward.
 
-    As in nn.DataParallel the batch is cut like torch.chunk does, outputs come in the order of the batch, gradients are
+    As in nn.DataParallel the batch is split by torch.chunk, outputs are in the order of the batch, gradients are
     summed over replicas (in order, so a run repeats bit for bit), and buffers that a forward pass changes persist from
     the first replica only. The model takes one tensor and returns one.
 
-    Torch's CPU generator is shared by all threads, so draws would depend on who comes first. Each forward pass in
+    Torch's CPU generator is shared by all threads, so draws would depend on their order. Each forward pass in
     training therefore takes one number from it in the calling thread, and gives each replica a generator seeded by
     (number, replica), which every random operation of that thread uses. Seeding torch before a step fixes them all.
 
-    Worker threads compute with their share of the caller's threads. MKL keeps one number for the process: the share.
+    The intra-op threads of the caller are divided evenly among the workers. MKL has one setting per process.
     """
 
     def __init__(self, module: nn.Module, num_replicas: int) -> None:
@@ -69,7 +69,7 @@ class ThreadedParallel(nn.Module):
         return [future.result() for future in futures]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the state of the model inside, under its own names."""
+        """Return the state of the wrapped model, under its own names."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ class ThreadedParallel(nn.Module):
 
 @torch.no_grad()
 def follow(replica: nn.Module, original: nn.Module) -> None:
-    """Bring a replica in line: parameters share memory, buffers are copied, modes are the same."""
+    """Update a replica: parameters share memory, buffers and modes are copied."""
     for ours, theirs in zip(replica.parameters(), original.parameters(), strict=True):
         ours.requires_grad_(theirs.requires_grad)
         if ours.data_ptr() != theirs.data_ptr() or ours.stride() != theirs.stride():
@@ -123,7 +123,7 @@ class Call:
 
 
 class _Threaded(torch.autograd.Function):
-    """All replicas as one operation: each has a graph of its own, which its thread runs backward."""
+    """All replicas as one autograd function: each has its own graph, and its thread runs the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, images: Tensor, *parameters: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class _Threaded(torch.autograd.Function):
 
 
 class OwnRandomness(TorchDispatchMode):
-    """Lets every random operation of a thread draw from a generator of its own, and refuses one that cannot."""
+    """Lets every random operation of a thread draw from that thread's generator, and refuses one that cannot."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

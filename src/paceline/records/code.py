@@ -24,7 +24,7 @@ def keep_code(folder: RunFolder, files: Mapping[str, Path]) -> None:
 
 
 def code_changes(folder: RunFolder, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each file that differs from the version that a checkpoint was trained with."""
+    """Return a sentence for each file that differs from the version of a checkpoint."""
     sentences = []
     for name, sha256 in before.items():
         file = Path(name).expanduser()

@@ -1,4 +1,4 @@
-"""What a run says about itself while it goes: one frozen record per event."""
+"""The records of a run: one frozen record per event."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ SplitName = Literal["train", "valid", "test"]
 
 
 class State(StrEnum):
-    """Where a rank, and so its run, stands."""
+    """The state of a rank, and so of its run."""
 
     READY = "READY"
     TRAINING = "TRAINING"
@@ -23,13 +23,13 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Tell whether nothing more will happen."""
+        """Tell whether the run is over."""
         return self in {State.FINISHED, State.STOPPED, State.FAILED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """A sentence for people: the header, a warning, how to resume."""
+    """A message for the user: the header, a warning, how to resume."""
 
     text: str
     level: Literal["plain", "info", "warning"] = "info"
@@ -37,12 +37,12 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulse:
-    """A sign of life a few times a second, for whoever draws a progress bar; `score` covers the current interval."""
+    """An update a few times per second, for progress bars; `score` covers the current interval."""
 
     step: int
     epoch: int
     score: Score
-    images_per_s: float
+    samples_per_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ class StepRecord:
     epoch: int
     score: Score
     lr: float
-    images_per_s: float
+    samples_per_s: float
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds of the interval by phase, on the lead rank."""
@@ -69,25 +69,25 @@ class EpochRecord:
     train: Score
     valid: Score | None
     is_best: bool
-    images_per_s: float
+    samples_per_s: float
     seconds: float
     num_unreadable: int | None = None
-    """Images that could not be decoded so far, on any rank; None where such an image stops the run."""
+    """Images that could not be decoded so far, on any rank; None if such an image stops the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRecord:
-    """An evaluation apart from the end of an epoch: between epochs, or of the best checkpoint on the test images."""
+    """An evaluation within an epoch, or of the best checkpoint on the test samples."""
 
     step: int
-    """The step after which the model was as it is scored."""
+    """The step of the model that is scored."""
     epoch: int
     split: SplitName
     score: Score
     is_best: bool
     seconds: float
-    split_images: int
-    """Images of the split; a run that ends within its first epoch scores some of them."""
+    split_samples: int
+    """Samples in the split; a run that ends within its first epoch scores only some of them."""
 
 
 Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord | RankFacts | PhaseRecord
@@ -95,7 +95,7 @@ Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord | RankFacts | Phase
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """How a run ended."""
+    """The result of a run."""
 
     folder: Path
     state: State
@@ -103,17 +103,17 @@ class RunResult:
     epochs: float
     best: Score | None
     test: Score | None
-    """The score of the best checkpoint on the test images."""
+    """The score of the best checkpoint on the test samples."""
     seconds: float
     test_step: int | None = None
     """The step of that checkpoint."""
     signal: int | None = None
     """The signal that stopped it."""
     num_unreadable: int | None = None
-    """Images that could not be decoded, on any rank; None where such an image stops the run."""
+    """Images that could not be decoded, on any rank; None if such an image stops the run."""
 
 
-def as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, Any]:
+def record_as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, Any]:
     """Return a record as one flat line of metrics.jsonl."""
     line: dict[str, Any] = {"kind": type(entry).__name__.removesuffix("Record").lower()}
     for item in dataclasses.fields(entry):

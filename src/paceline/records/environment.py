@@ -1,4 +1,4 @@
-"""The surroundings of a run: an allow-list of facts, never the environment as a whole."""
+"""The environment of a run: an allow-list of facts, never all environment variables."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 PACKAGES = ("paceline", "torch", "numpy", "timm", "torchvision")
 VARIABLES = (
@@ -17,11 +17,13 @@ VARIABLES = (
     "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 VECTORS = ("avx", "amx", "fma", "f16c", "asimd", "sve", "sme")
-"""How the names of instructions begin on which kernels are chosen."""
+"""Prefixes of the CPU flags that libraries choose kernels by."""
+Bf16 = Literal["works", "without AMX", "fails"]
+"""Support of bf16 on a CPU: full, only without AMX, or none because the process crashes."""
 
 
 def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str, Any]:
-    """Return what one needs to know to run the same thing again elsewhere."""
+    """Return the facts needed to reproduce the run elsewhere."""
     return {
         "time": time.time(),
         "host": socket.gethostname(),
@@ -38,17 +40,17 @@ def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the kernel gives it."""
+    """Return the processor's name from the kernel."""
     return _cpu_fact("model name") or platform.processor()
 
 
 def vector_instructions() -> list[str]:
-    """Return the vector instructions that this CPU has, by the kernel's names; none where they cannot be told."""
+    """Return the vector instructions of this CPU, by the kernel's names; none if unknown."""
     return sorted(flag for flag in _cpu_fact("flags", "Features").split() if flag.startswith(VECTORS))
 
 
 def _cpu_fact(*names: str) -> str:
-    """Return what the kernel says of the first processor under one of these names; nothing where it does not."""
+    """Return the first processor's entry in /proc/cpuinfo under one of these names; empty if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -64,7 +66,7 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the working directory, marked when files differ from it; None outside a checkout."""
+    """Return the commit of the working directory, marked if files differ from it; None outside a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -1,17 +1,17 @@
-"""The run folder. The only module that knows what things inside it are called."""
+"""The run folder: the only module that knows the names of the files in it (tests/test_layout.py checks that)."""
 
+import re
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from paceline.core.config import Config
-from paceline.core.errors import RunError
-from paceline.core.names import suggestion
+from paceline.core.errors import RunError, suggestion
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where the parts of one run are."""
+    """The paths of one run's files."""
 
     path: Path
 
@@ -36,7 +36,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What the terminal showed, as plain text."""
+        """The terminal output, as plain text."""
         return self.path / "log.txt"
 
     @property
@@ -46,12 +46,12 @@ class RunFolder:
 
     @property
     def phases(self) -> Path:
-        """Where the time of every rank went: one JSON object per interval."""
+        """The phases of every rank: one JSON object per interval."""
         return self.path / "phases.jsonl"
 
     @property
     def profile(self) -> Path:
-        """What `paceline profile` measured."""
+        """The profile from `paceline profile`."""
         return self.path / "profile.json"
 
     @property
@@ -59,9 +59,22 @@ class RunFolder:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
 
+    def checkpoint(self, step: int) -> Path:
+        """The checkpoint of a step."""
+        return self.checkpoints / checkpoint_name(step)
+
+    def saved_steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+        return [checkpoint_step(path) for path in list_checkpoints(self.checkpoints)]
+
+    @property
+    def report(self) -> Path:
+        """The report from `paceline report`."""
+        return self.path / "report.html"
+
     @property
     def tensorboard(self) -> Path:
-        """The folder to point TensorBoard at."""
+        """The log folder for TensorBoard."""
         return self.path / "tensorboard"
 
     @property
@@ -74,20 +87,20 @@ class RunFolder:
         return self.path / "ranks" / f"rank-{rank:03d}.json"
 
     def trace(self, rank: int) -> Path:
-        """What torch.profiler saw on a rank."""
+        """The torch.profiler trace of a rank."""
         return self.path / "traces" / f"rank-{rank:03d}.json.gz"
 
     def rank_log(self, rank: int) -> Path:
-        """What a rank other than the lead printed."""
+        """The output of a rank other than the lead."""
         return self.rank(rank).with_suffix(".log")
 
     def rank_tensors(self, rank: int) -> Path:
-        """A rank's version of the tensors in which the ranks differ, where they do."""
+        """A rank's version of the tensors that differ between ranks."""
         return self.rank(rank).with_suffix(".pt")
 
     @property
     def name(self) -> str:
-        """The run as people call it: name and number."""
+        """The name and number of the run."""
         return f"{self.path.parent.name}/{self.path.name}"
 
     @property
@@ -96,8 +109,28 @@ class RunFolder:
         return self.config.is_file()
 
 
+def checkpoint_name(step: int) -> str:
+    """Return the file name of the checkpoint of a step."""
+    return f"step-{step:08d}.pt"
+
+
+def checkpoint_step(path: Path) -> int:
+    """Return the step of a checkpoint, from its file name."""
+    return int(path.stem.removeprefix("step-"))
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Tell whether a file name is a checkpoint's."""
+    return re.fullmatch(r"step-\d+\.pt", name) is not None
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the oldest first."""
+    return sorted(folder.glob("step-*.pt"))
+
+
 def create_run(config: Config) -> RunFolder:
-    """Make the next numbered folder under the run's name. Only the lead rank calls it."""
+    """Create the next numbered folder under the run's name. Only the lead rank calls it."""
     folder = RunFolder(make_numbered(config.runs_dir / config.run_name))
     for inner in (folder.checkpoints, folder.rank(0).parent):
         inner.mkdir()
@@ -105,7 +138,7 @@ def create_run(config: Config) -> RunFolder:
 
 
 def make_numbered(parent: Path) -> Path:
-    """Make the next numbered folder below another."""
+    """Create the next numbered folder below another."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         taken = [int(path.name) for path in parent.iterdir() if path.name.isdigit()]
@@ -118,13 +151,13 @@ def make_numbered(parent: Path) -> Path:
             return folder
     except OSError as cause:
         raise RunError(
-            f"cannot make a run folder in {parent}: {cause.strerror}", hint="choose another place with --runs-dir"
+            f"cannot create a run folder in {parent}: {cause.strerror}", hint="choose another folder with --runs-dir"
         ) from cause
     raise AssertionError("count() never ends")
 
 
 def find_run(path: Path, runs_dir: Path) -> RunFolder:
-    """Return the run that a user means: a run folder, or the newest run under a name."""
+    """Return the run of a path or name: a run folder, or the newest run under a name."""
     for candidate in (path, runs_dir / path):
         if RunFolder(candidate).is_run:
             return RunFolder(candidate)
@@ -136,7 +169,7 @@ def find_run(path: Path, runs_dir: Path) -> RunFolder:
         if names:
             raise RunError(f"there is no run {path}", hint=suggestion(path.name, names))
     problem = "is not a run: it has no config.toml" if path.exists() else "does not exist"
-    raise RunError(f"{path} {problem}", hint="paceline runs lists the runs there are")
+    raise RunError(f"{path} {problem}", hint="to list the runs: paceline runs")
 
 
 def list_runs_below(parent: Path) -> list[RunFolder]:

@@ -1,24 +1,74 @@
-"""Where the time of every rank went: the names of the phases, the records of an interval, and reading them back."""
+"""The phases of every rank: the table of phases, the records of an interval, and reading them back."""
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from paceline.records.folder import RunFolder
+from paceline.records.old_keys import rename_old_keys
 
-STEP_PHASES: tuple[str, ...] = ("data", "copy", "forward", "backward", "communication", "straggler", "update")
-"""Of a step: waiting for data; moving it to the device; the passes; waiting for gradients on the way after the backward
-pass has computed everything; waiting there for ranks that are later; applying the gradients."""
-OTHER_PHASES: tuple[str, ...] = ("start", "evaluate", "save", "record")
-"""Around steps: start-up, evaluation, checkpoints; and records, trackers and what ranks tell each other."""
-PHASES: tuple[str, ...] = STEP_PHASES + OTHER_PHASES
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """A phase of a rank's time; its name is its key in files."""
+
+    name: str
+    label: str
+    """Label in tables and figures."""
+    text: str
+    """Name in a sentence."""
+    kind: Literal["compute", "wait", "around"]
+    """Kind: computing or waiting in a step, or time outside the steps."""
+
+    @property
+    def css_class(self) -> str:
+        """The class of its bar in report/templates/style.css."""
+        return self.name
+
+
+PHASES: Mapping[str, Phase] = {
+    phase.name: phase
+    for phase in (
+        Phase(name="data", label="data wait", text="waiting for data", kind="wait"),
+        Phase(name="copy", label="copy", text="copying to the device", kind="compute"),
+        Phase(name="forward", label="forward", text="the forward pass", kind="compute"),
+        Phase(name="backward", label="backward", text="the backward pass", kind="compute"),
+        Phase(name="communication", label="exposed communication", text="exposed communication", kind="wait"),
+        Phase(name="straggler", label="waiting for slower ranks", text="waiting for slower ranks", kind="wait"),
+        Phase(name="update", label="update", text="the update", kind="compute"),
+        Phase(name="start", label="start-up", text="start-up", kind="around"),
+        Phase(name="evaluate", label="evaluation", text="evaluation", kind="around"),
+        Phase(name="save", label="checkpoints", text="writing checkpoints", kind="around"),
+        Phase(name="record", label="records and trackers", text="the records", kind="around"),
+    )
+}
+"""Every phase by name, in the order of a step. Each moment of a rank belongs to exactly one."""
+STEP_PHASES = tuple(phase.name for phase in PHASES.values() if phase.kind != "around")
+COMPUTE_PHASES = tuple(phase.name for phase in PHASES.values() if phase.kind == "compute")
+WAIT_PHASES = tuple(phase.name for phase in PHASES.values() if phase.kind == "wait")
+OTHER_PHASES = tuple(phase.name for phase in PHASES.values() if phase.kind == "around")
+
+GRAD_SYNC_PHASE = Phase(name="grad_sync", label="gradient sync", text="gradient synchronisation", kind="wait")
+"""From a rank's last gradient to the averaged ones: communication plus straggler, which only the times of all ranks
+can separate."""
+
+
+def _of_one_rank(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(GRAD_SYNC_PHASE.name if name in {"communication", "straggler"} else name for name in names)
+    )
+
+
+CLOCK_PHASES = _of_one_rank(PHASES)
+"""Phases that a rank measures by itself."""
+CLOCK_STEP_PHASES = _of_one_rank(STEP_PHASES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
-    """What the ranks of one start of a run are: written before their first interval."""
+    """Facts about the ranks of one start of a run, written before their first interval."""
 
     first_step: int
     """Steps done before."""
@@ -31,29 +81,29 @@ class RankFacts:
     device: str
     parameters: int
     gradient_bytes: int
-    """Bytes of gradients that a rank sends into one step, before any compression."""
+    """Bytes of gradients per rank and step, before any compression."""
     global_batch: int
     num_devices: int | None = None
-    """Devices of all ranks together, more than the ranks only with dp; None in folders that do not say."""
+    """Number of devices of all ranks, more than the ranks only with dp; None in older run folders."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseRecord:
-    """The seconds of an interval, by phase and rank. What no phase holds is `seconds` less their sum."""
+    """The seconds of an interval, by phase and rank. Time outside all phases is `seconds` less their sum."""
 
     step: int
-    """The last step of the interval; the record after the last one covers what came after the steps."""
+    """The last step of the interval; a final record covers the time after the steps."""
     steps: int
     seconds: list[float]
     """Length of the interval, by rank."""
     phases: dict[str, list[float]]
     """By phase, then by rank."""
     last: list[int]
-    """In how many steps each rank was the one for whose gradients the others waited."""
+    """Number of steps in which each rank was the last to finish its backward pass."""
     cpu: list[float]
     """CPU-seconds of all threads of each rank."""
-    starved: list[float]
-    """Seconds in which a thread of each rank had work, but no core to do it on: of the thread that lost most."""
+    cpu_wait: list[float]
+    """Run-queue wait (schedstat) of each rank's most delayed thread, in seconds."""
 
     def __add__(self, later: "PhaseRecord") -> "PhaseRecord":
         """Return both intervals as one."""
@@ -64,7 +114,7 @@ class PhaseRecord:
             phases={phase: _summed(self.phases[phase], later.phases[phase]) for phase in self.phases},
             last=[own + other for own, other in zip(self.last, later.last, strict=True)],
             cpu=_summed(self.cpu, later.cpu),
-            starved=_summed(self.starved, later.starved),
+            cpu_wait=_summed(self.cpu_wait, later.cpu_wait),
         )
 
 
@@ -72,11 +122,10 @@ def _summed(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [round(own + other, 6) for own, other in zip(first, second, strict=True)]
 
 
-def as_json(entry: RankFacts | PhaseRecord) -> dict[str, Any]:
+def phases_as_json(entry: RankFacts | PhaseRecord) -> dict[str, Any]:
     """Return a record as one line of phases.jsonl."""
-    return {"kind": "ranks" if isinstance(entry, RankFacts) else "phases"} | {
-        field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)
-    }
+    values: dict[str, Any] = {"kind": "ranks" if isinstance(entry, RankFacts) else "phases"}
+    return values | {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
 
 
 def read_phases(folder: RunFolder) -> Iterator[RankFacts | PhaseRecord]:
@@ -87,7 +136,7 @@ def read_phases(folder: RunFolder) -> Iterator[RankFacts | PhaseRecord]:
     with folder.phases.open(encoding="utf-8") as lines:
         for line in lines:
             try:
-                values = json.loads(line)
+                values = rename_old_keys(json.loads(line))
                 yield kinds[values.pop("kind")](**values)
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue

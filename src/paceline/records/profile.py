@@ -1,4 +1,4 @@
-"""What `paceline profile` measured: the parts of a step, the buckets of gradients, the link. Read back as written."""
+"""A profile from `paceline profile`: the phases of a step, the gradient buckets, the link. Written and read here."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.core.errors import RunError
 from paceline.records.folder import RunFolder
+from paceline.records.old_keys import rename_old_keys
 from paceline.records.writer import write_json
 
 VERSION = 1
@@ -15,44 +16,42 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSteps:
-    """Seconds that the steps of one rank took, part by part: one number per step in each, the steps in order."""
+    """Seconds of the steps of one rank by phase (records.phases.CLOCK_STEP_PHASES): one number per step in each."""
 
     data: tuple[float, ...]
-    """Waiting for the batch."""
     copy: tuple[float, ...]
-    """Moving it to the device."""
     forward: tuple[float, ...]
     backward: tuple[float, ...]
-    """From the start of the backward pass until the last gradient of this rank was there."""
-    exchange: tuple[float, ...]
-    """From then until the backward pass returned: communication that nothing hides, and waiting for slower ranks."""
+    """From the start of the backward pass to the last gradient of this rank."""
+    grad_sync: tuple[float, ...]
+    """From then to the return of the backward pass: exposed communication, and waiting for slower ranks."""
     update: tuple[float, ...]
     step: tuple[float, ...]
     """The whole step, from asking for the batch to the end of the update."""
 
     @property
     def compute(self) -> tuple[float, ...]:
-        """What a rank does alone: everything but the exchange."""
-        return tuple(step - exchange for step, exchange in zip(self.step, self.exchange, strict=True))
+        """Seconds of computing: everything but the gradient synchronisation."""
+        return tuple(step - waited for step, waited in zip(self.step, self.grad_sync, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bucket:
-    """Gradients that travel together. Times are medians over steps and ranks, in seconds after the backward began."""
+class ProfiledBucket:
+    """A gradient bucket. Times are medians over steps and ranks, in seconds after the start of the backward pass."""
 
     bytes: int
-    """As the model holds them; what travels is less where they are compressed."""
+    """Size in the model; compressed gradients are sent in fewer bytes."""
     ready: float
-    """When the gradients were there, in steps without communication."""
+    """When the gradients were ready, in steps without communication."""
     ready_real: float
     """The same in real steps."""
     done_real: float
-    """When the average over all ranks was there, in real steps."""
+    """When the average over all ranks was ready, in real steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkPoint:
-    """All-reduces of one size, so many started at once; `bytes` is of each, `samples` are seconds until all ended."""
+    """All-reduces of one size, several started at once; `bytes` is the size of each, `samples` the seconds for all."""
 
     bytes: int
     in_flight: int
@@ -66,7 +65,7 @@ class LinkPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """Everything that explaining a step and predicting others needs. `free` steps exchange nothing, `real` ones do."""
+    """The measurements for explaining and predicting steps: `free` steps without communication, `real` ones with it."""
 
     world_size: int
     ranks_per_node: tuple[int, ...]
@@ -82,20 +81,20 @@ class Profile:
     parameters: int
     gradient_bytes: int
     global_batch: int
-    images_per_rank: int
+    samples_per_rank: int
     accumulate: int
     threads: int
     free: tuple[RankSteps, ...]
     """By rank."""
     real: tuple[RankSteps, ...]
-    """By rank; a free and a real step take turns, so that drift of the machine hits both alike."""
-    buckets: tuple[Bucket, ...]
+    """By rank; free and real steps alternate, so that drift of the machine affects both equally."""
+    buckets: tuple[ProfiledBucket, ...]
     """In the order in which they are sent."""
     link: tuple[LinkPoint, ...]
     latency: float
-    """Seconds of one message of almost nothing: a small all-reduce divided by its 2·(W-1) messages; 0 when alone."""
+    """Latency of one message in seconds: a small all-reduce divided by its 2·(W-1) messages; 0 for a lone rank."""
     bandwidth: float
-    """Bus bandwidth in bytes per second, from large all-reduces two at a time; 0 when alone."""
+    """Bus bandwidth in bytes per second, from large all-reduces two at a time; 0 for a lone rank."""
 
     @property
     def compute_means(self) -> tuple[float, ...]:
@@ -109,21 +108,21 @@ class Profile:
 
 
 def write_profile(folder: RunFolder, profile: Profile) -> None:
-    """Leave a profile in a run folder. Only the lead calls it."""
+    """Write a profile to a run folder. Only the lead calls it."""
     write_json(folder.profile, {"version": VERSION} | dataclasses.asdict(profile))
 
 
 def read_profile(folder: RunFolder) -> Profile:
-    """Return the profile of a run, or say why there is none."""
+    """Read the profile of a run; a missing or damaged one is an error."""
     if not folder.profile.is_file():
         raise RunError(
-            f"{folder.path} has no profile", hint="paceline profile measures one; so does paceline train --profile"
+            f"{folder.path} has no profile", hint="to measure one: paceline profile, or paceline train --profile"
         )
     try:
         values = json.loads(folder.profile.read_text(encoding="utf-8"))
         version = values.pop("version")
         if version == VERSION:
-            return _from_json(values)
+            return _from_json(rename_old_keys(values))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as cause:
         raise RunError(
             f"{folder.profile} is damaged: {type(cause).__name__}: {cause}", hint="measure it again: paceline profile"
@@ -135,9 +134,9 @@ def read_profile(folder: RunFolder) -> Profile:
 
 
 def _from_json(values: dict[str, Any]) -> Profile:
-    parts = {"free": RankSteps, "real": RankSteps, "buckets": Bucket, "link": LinkPoint}
+    parts = {"free": RankSteps, "real": RankSteps, "buckets": ProfiledBucket, "link": LinkPoint}
     for name, kind in parts.items():
-        values[name] = tuple(kind(**_tuples(part)) for part in values[name])
+        values[name] = tuple(kind(**_tuples(rename_old_keys(part))) for part in values[name])
     return Profile(**_tuples(values))
 
 

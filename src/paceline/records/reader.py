@@ -15,15 +15,16 @@ from paceline.core.errors import PacelineError, RunError
 from paceline.core.load import load_config
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder, list_runs_below
+from paceline.records.old_keys import rename_old_keys
 
 SECONDS_OF_CLOCK_DRIFT = 10
 SECONDS_BELIEVED = 120
-"""A rank writes its file every second; hosts' clocks differ, and shared disks lag."""
+"""Seconds without an update until a rank counts as lost: it writes every second, but clocks differ and disks lag."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """A run in one line."""
+    """The summary of a run."""
 
     folder: RunFolder
     config: Config
@@ -32,9 +33,9 @@ class RunSummary:
     step: int
     epochs: int
     best: dict[str, Any] | None
-    """The best evaluation: loss, top1, top5, epoch, images scored, and images in the split (split_images)."""
+    """The best evaluation: loss, top1, top5, epoch, samples scored, and samples in the split (split_samples)."""
     test: dict[str, Any] | None
-    images_per_s: float | None
+    samples_per_s: float | None
     detail: str
 
 
@@ -47,7 +48,7 @@ def read_rank(path: Path) -> dict[str, Any] | None:
 
 
 def run_state(folder: RunFolder) -> str:
-    """Return the lead's state; a rank that says it trains but whose process is gone is LOST."""
+    """Return the lead's state; LOST if its file says training but its process has exited."""
     lead = read_rank(folder.rank(0))
     if lead is None:
         return "LOST"
@@ -55,12 +56,12 @@ def run_state(folder: RunFolder) -> str:
 
 
 def is_alive(rank: dict[str, Any]) -> bool:
-    """Tell whether the process of a rank still runs; on another host we believe it while its file is fresh."""
+    """Tell whether the process of a rank still runs; on another host, whether its file is recent."""
     if rank["host"] != socket.gethostname():
         return time.time() - rank["time"] < SECONDS_BELIEVED
     try:
         process = psutil.Process(rank["pid"])
-        is_newer = process.create_time() > rank["time"] + SECONDS_OF_CLOCK_DRIFT  # the number was given to another
+        is_newer = process.create_time() > rank["time"] + SECONDS_OF_CLOCK_DRIFT  # the pid was reused
         return process.status() != psutil.STATUS_ZOMBIE and not is_newer
     except psutil.NoSuchProcess:
         return False
@@ -73,20 +74,20 @@ def read_metrics(folder: RunFolder) -> Iterator[dict[str, Any]]:
     with folder.metrics.open(encoding="utf-8") as lines:
         for line in lines:
             try:
-                yield json.loads(line)
-            except ValueError:
+                yield rename_old_keys(json.loads(line))
+            except (ValueError, AttributeError):
                 continue
 
 
 def summarise(folder: RunFolder) -> RunSummary:
-    """Read a run folder into one line."""
+    """Summarise a run folder."""
     if not folder.is_run:
-        raise RunError(f"{folder.path} is not a run: it has no config.toml", hint="paceline runs lists the runs")
+        raise RunError(f"{folder.path} is not a run: it has no config.toml", hint="to list the runs: paceline runs")
     best, test, epochs, step, speed = None, None, 0, 0, None
     for record in read_metrics(folder):
         step = max(step, record.get("step", 0))
         if record["kind"] == "epoch":
-            epochs, speed = record["epoch"], record["images_per_s"]
+            epochs, speed = record["epoch"], record["samples_per_s"]
         score = _evaluation(record)
         if score is not None and record.get("is_best"):
             best = score
@@ -102,7 +103,7 @@ def summarise(folder: RunFolder) -> RunSummary:
         epochs=epochs,
         best=best,
         test=test,
-        images_per_s=speed,
+        samples_per_s=speed,
         detail=lead.get("detail", ""),
     )
 
@@ -120,10 +121,11 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
 
 
 def read_environments(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the surroundings of every start of a run, the first one first."""
+    """Return the environment of every start of a run, the earliest first."""
     try:
-        return json.loads(folder.environment.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        starts = json.loads(folder.environment.read_text(encoding="utf-8"))
+        return [rename_old_keys(start) for start in starts]
+    except (OSError, ValueError, TypeError, AttributeError):
         return []
 
 
@@ -133,9 +135,9 @@ def _started(folder: RunFolder) -> float:
 
 
 def _evaluation(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the score on held-out images that a record carries."""
+    """Return the score on held-out samples in a record."""
     prefix = {"epoch": "valid_", "eval": ""}.get(record["kind"])
     if prefix is None or f"{prefix}top1" not in record:
         return None
-    score = {key: record[prefix + key] for key in ("loss", "top1", "top5", "images")}
-    return score | {"split_images": record.get("split_images", score["images"]), "epoch": record["epoch"]}
+    score = {key: record[prefix + key] for key in ("loss", "top1", "top5", "samples")}
+    return score | {"split_samples": record.get("split_samples", score["samples"]), "epoch": record["epoch"]}

@@ -1,7 +1,9 @@
-"""Writing files so that a reader never sees half of one."""
+"""Writing files atomically, and file locks between processes."""
 
+import fcntl
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,39 +15,43 @@ from paceline.records.entries import State
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a scratch path beside `path`; when the block ends well, it takes the place of `path`, durably."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a scratch path next to `path`; if the block succeeds, it atomically replaces `path`.
+
+    If `durable`, the file also survives a power cut; that takes milliseconds.
+    """
+    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
     try:
         yield scratch
-        with scratch.open("rb") as written:
-            os.fsync(written.fileno())
+        if durable:
+            with scratch.open("rb") as written:
+                os.fsync(written.fileno())
         scratch.replace(path)
-        _sync_folder(path.parent)
+        if durable:
+            _sync_folder(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file as a whole."""
+    """Replace a JSON file atomically."""
     with replacing(path) as scratch:
         scratch.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def write_rank(path: Path, world: World, state: State, **facts: Any) -> None:
-    """Say where a rank stands. Readers see the old or the new state, never a mixture."""
-    scratch = path.with_name(f".{path.name}.{world.pid}.partial")
+    """Write the state file of a rank. Readers see the old or the new state, never a mixture."""
     line = {
         "state": state,
         "rank": world.rank,
         "world_size": world.size,
         "host": world.host,
         "pid": world.pid,
-        "told_by": world.told_by,
+        "launcher": world.launcher,
         "time": time.time(),
     } | facts
-    scratch.write_text(json.dumps(line) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    with replacing(path, durable=False) as scratch:
+        scratch.write_text(json.dumps(line) + "\n", encoding="utf-8")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -55,3 +61,21 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a file, which is created if needed; wait while another process holds it."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether another process holds the lock of a file."""
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False

@@ -1,1 +1,1 @@
-"""What analysis found, as people read it."""
+"""`paceline report`: runs and benchmarks as one HTML page."""

@@ -1,4 +1,4 @@
-"""Figures as numbers between 0 and 100: plots, bars and lanes, ready to be drawn by the page's templates."""
+"""Plots and bars in coordinates from 0 to 100, ready for the page's templates."""
 
 import itertools
 import math
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MOST_POINTS = 240
-"""Points of a line; more would not be seen."""
+"""Maximum number of points of a line."""
 LABEL_GAP = 9.0
-"""Least distance between the labels of two lines, in percent of a plot's height."""
+"""Minimum distance between the labels of two lines, in percent of a plot's height."""
 
 
 class Tick(NamedTuple):
@@ -20,7 +20,7 @@ class Tick(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class PageTable:
     """The numbers behind a figure."""
 
     name: str
@@ -36,7 +36,7 @@ class Line:
 
     label: str
     note: str = ""
-    """A number beside the label."""
+    """A number next to the label."""
     style: str
     """Classes that choose colour and weight."""
     path: str
@@ -80,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """What a colour means, and how much there is of it."""
+    """An entry of the legend: a colour, its meaning and its total."""
 
     style: str
     name: str
@@ -89,7 +89,7 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bars:
-    """Bars over one axis, with the key above."""
+    """Bars over one axis, with a legend above."""
 
     title: str
     alt: str
@@ -97,7 +97,7 @@ class Bars:
     rows: list[Row]
     ticks: list[Tick] = field(default_factory=list)
     mark: Tick | None = None
-    """A moment that all rows share."""
+    """A time that is marked in all rows."""
     note: str = ""
     is_thin: bool = False
 
@@ -117,7 +117,7 @@ class Series:
 
 
 class Scale:
-    """Places values of an axis between 0 and 100."""
+    """Maps values of an axis to coordinates from 0 to 100."""
 
     def __init__(self, low: float, high: float, *, is_log: bool = False) -> None:
         self._is_log = is_log
@@ -128,12 +128,12 @@ class Scale:
         return math.log2(value) if self._is_log else value
 
     def __call__(self, value: float) -> float:
-        """Return where a value belongs."""
+        """Return the coordinate of a value."""
         return 100 * (self._value(value) - self._low) / self._span
 
 
 def nice_ticks(low: float, high: float, *, most: int = 5) -> list[float]:
-    """Return round numbers that cover the range, at most so many plus one."""
+    """Return round numbers that cover the range, at most `most` plus one."""
     span = high - low or abs(high) or 1.0
     rough = span / most
     power = 10.0 ** math.floor(math.log10(rough))
@@ -144,7 +144,7 @@ def nice_ticks(low: float, high: float, *, most: int = 5) -> list[float]:
 
 
 def thin_out(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
-    """Return at most so many points: means of neighbours, the last one kept."""
+    """Return at most `most` points: means of neighbours, the last one kept."""
     if len(points) <= most:
         return list(points)
     bounds = [round(index * len(points) / (most - 1)) for index in range(most)]
@@ -153,7 +153,7 @@ def thin_out(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> 
     return [*means, points[-1]]
 
 
-def draw_plot(  # noqa: PLR0913 - what a plot is
+def draw_plot(  # noqa: PLR0913 - a plot has that many properties
     title: str,
     series: Sequence[Series],
     *,
@@ -166,7 +166,7 @@ def draw_plot(  # noqa: PLR0913 - what a plot is
     x_label: str = "",
     gap: float = LABEL_GAP,
 ) -> Plot:
-    """Place lines over their axes; labels stand beside the last points, apart from each other."""
+    """Lay out lines over their axes; labels are next to the last points, without overlapping."""
     y_scale = y_scale or Scale(y_values[0], y_values[-1])
     ends = [100 - y_scale(one.points[-1][1]) for one in series]
     places = spread_out(ends, gap)
@@ -211,7 +211,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def spread_out(places: Sequence[float], gap: float = LABEL_GAP) -> list[float]:
-    """Return the places moved as little as needed so that none is nearer to the next than the gap."""
+    """Return the positions moved as little as possible so that neighbours are at least the gap apart."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)
     for before, after in itertools.pairwise(order):

@@ -7,12 +7,12 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-from paceline.report.figures import Bars, Key, Plot, Table
+from paceline.report.figures import Bars, Key, PageTable, Plot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """Names and values that belong together."""
+    """A group of names and values."""
 
     title: str
     facts: list[tuple[str, str]]
@@ -25,19 +25,19 @@ class Section:
     name: str
     title: str
     intro: list[str] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[PageTable] = field(default_factory=list)
     bars: list[Bars] = field(default_factory=list)
     advice: list[tuple[str, str]] = field(default_factory=list)
-    """What to try, and what it is expected to bring."""
+    """Suggestions with their expected gain."""
     keys: list[Key] = field(default_factory=list)
-    """What the colours of the plots mean, where lines have no names."""
+    """The legend of the plots, if lines have no names."""
     plots: list[Plot] = field(default_factory=list)
     facts: list[Facts] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """Everything there is to say."""
+    """The content of a page."""
 
     title: str
     subtitle: str = ""
@@ -45,7 +45,7 @@ class Page:
     lead: list[str] = field(default_factory=list)
     numbers: list[tuple[str, str]] = field(default_factory=list)
     sections: list[Section]
-    tables: list[Table] = field(default_factory=list)
+    tables: list[PageTable] = field(default_factory=list)
     version: str
 
 
@@ -65,12 +65,12 @@ def render(page: Page) -> str:
     return environment.get_template("page.html").render(page=page, style=style)
 
 
-def csv_link(table: Table) -> str:
-    """Return a table as an address that holds it whole, for a browser to save."""
+def csv_link(table: PageTable) -> str:
+    """Return a table as a data URL, for a browser to save."""
     return "data:text/csv;charset=utf-8," + quote(as_csv(table), safe=",-._~")
 
 
-def as_csv(table: Table) -> str:
+def as_csv(table: PageTable) -> str:
     """Return a table as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,1 +1,1 @@
-"""Trackers receive records and never steer."""
+"""Trackers receive records and never influence training."""

@@ -1,4 +1,4 @@
-"""What a tracker is, and how a failing one is kept from stopping the run."""
+"""The interface of a tracker, the scalars that it plots, and a guard that keeps a failing one from stopping the run."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -6,24 +6,25 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline.core.config import Config
-from paceline.records.entries import Entry, RunResult
+from paceline.core.metrics import Score
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
 from paceline.records.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """What a tracker is told when it opens."""
+    """The facts about a run that a tracker receives when it opens."""
 
     folder: RunFolder
     config: Config
     total_steps: int
     steps_per_epoch: int
     first_step: int
-    """Steps done before; records beyond it are of an attempt that did not survive and must go."""
+    """Steps already done; later records belong to a lost attempt and are dropped."""
 
 
 class Tracker(Protocol):
-    """Somewhere that records go."""
+    """A destination of records."""
 
     name: str
 
@@ -41,7 +42,7 @@ class Tracker(Protocol):
 
 
 class Guarded:
-    """A tracker that may fail: the first failure is reported once, then it is left alone."""
+    """A tracker that may fail: its first failure is reported, then it gets no more records."""
 
     def __init__(self, tracker: Tracker, report: Callable[[str], None]) -> None:
         self.name = tracker.name
@@ -58,7 +59,7 @@ class Guarded:
         self._try(self._tracker.record, entry)
 
     def close(self, result: RunResult | None) -> None:
-        """Finish; a tracker that has failed lets go of its files all the same."""
+        """Finish; a tracker that has failed still closes its files."""
         if self._works:
             self._try(self._tracker.close, result)
             return
@@ -70,6 +71,28 @@ class Guarded:
             return
         try:
             method(argument)
-        except Exception as cause:  # noqa: BLE001 - whatever a tracker does must not stop training
+        except Exception as cause:  # noqa: BLE001 - no error of a tracker may stop training
             self._works = False
-            self._report(f"{self.name} is off for the rest of this run: {type(cause).__name__}: {cause}")
+            self._report(f"{self.name} is disabled for the rest of this run: {type(cause).__name__}: {cause}")
+
+
+def scalars(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, float]:
+    """Return the values of a record by their TensorBoard tags."""
+    match entry:
+        case StepRecord():
+            utilisation = {f"utilisation/{name}": value for name, value in entry.utilisation.items()}
+            return _named(entry.score, "train") | {"lr": entry.lr, "samples_per_s": entry.samples_per_s} | utilisation
+        case EpochRecord():
+            return _epoch(entry)
+        case EvalRecord():
+            return _named(entry.score, "val" if entry.split == "valid" else entry.split)
+
+
+def _epoch(entry: EpochRecord) -> dict[str, float]:
+    """The means over the whole epoch have separate names: loss/train already holds the last interval."""
+    valid = {} if entry.valid is None else _named(entry.valid, "val")
+    return {f"epoch/{name}": value for name, value in _named(entry.train, "train").items()} | valid
+
+
+def _named(score: Score, split: str) -> dict[str, float]:
+    return {f"loss/{split}": score.loss, f"acc1/{split}": score.top1, f"acc5/{split}": score.top5}

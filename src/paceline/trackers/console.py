@@ -19,7 +19,7 @@ class Plain:
         self._run: RunInfo
 
     def open(self, run: RunInfo) -> None:
-        """Remember the run."""
+        """Store the facts about the run."""
         self._run = run
 
     def record(self, entry: Entry) -> None:
@@ -29,11 +29,11 @@ class Plain:
             print(line, file=self._stream, flush=True)
 
     def close(self, result: RunResult | None) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 class Live:
-    """A progress bar over the epoch, with the lines that matter above it."""
+    """A progress bar over the epoch, with the log lines above it."""
 
     name = "console"
 
@@ -54,7 +54,7 @@ class Live:
     def record(self, entry: Entry) -> None:
         """Move the bar, or print a line above it."""
         if isinstance(entry, Pulse | StepRecord):
-            self._move(entry.step, entry.epoch, entry.score, entry.images_per_s)
+            self._move(entry.step, entry.epoch, entry.score, entry.samples_per_s)
             return
         line = as_line(entry, self._run)
         if line is not None:
@@ -62,19 +62,19 @@ class Live:
             self._console.print(line, style=style, markup=False)
 
     def close(self, result: RunResult | None) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def _move(self, step: int, epoch: int, score: Score, images_per_s: float) -> None:
+    def _move(self, step: int, epoch: int, score: Score, samples_per_s: float) -> None:
         bar = self._bar or self._start(epoch)
         first = (epoch - 1) * self._run.steps_per_epoch
         total = min(self._run.steps_per_epoch, self._run.total_steps - first)
         if epoch != self._epoch:
             bar.reset(self._task, total=total)
             self._epoch = epoch
-        text = f"loss {score.loss:.4f}  acc {percent(score.top1)}  {rate(images_per_s)} images/s"
+        text = f"loss {score.loss:.4f}  acc {percent(score.top1)}  {rate(samples_per_s)} samples/s"
         bar.update(self._task, completed=step - first, epoch=epoch, text=text, refresh=True)
 
     def _start(self, epoch: int) -> Any:
@@ -98,5 +98,5 @@ class Live:
 
 
 def console_for(stream: TextIO) -> Plain | Live:
-    """Return the console that suits the stream."""
+    """Return the console for the stream: a progress bar on a terminal, otherwise lines."""
     return Live() if stream.isatty() else Plain(stream)

@@ -5,22 +5,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, StepRecord, as_json
-from paceline.records.phases import PhaseRecord, RankFacts, read_phases
-from paceline.records.phases import as_json as as_json_of_phases
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, StepRecord, record_as_json
+from paceline.records.folder import RunFolder
+from paceline.records.phases import PhaseRecord, RankFacts, phases_as_json, read_phases
 from paceline.records.reader import read_metrics
 from paceline.records.writer import replacing
 from paceline.trackers.base import RunInfo
 from paceline.trackers.lines import as_line
 
 RANKS_PER_STEP = 20
-"""An interval of phases.jsonl has at least a step for so many ranks."""
+"""An interval of phases.jsonl covers at least one step per 20 ranks."""
+
+NAMES = RunFolder(Path())
+"""Used only for the names of files."""
 
 
 class JsonLines:
     """One JSON object per record; after a resume, records of steps that were lost are dropped first."""
 
-    name = "metrics.jsonl"
+    name = NAMES.metrics.name
 
     def __init__(self) -> None:
         self._file: TextIO
@@ -34,7 +37,7 @@ class JsonLines:
     def record(self, entry: Entry) -> None:
         """Append one line, visible at once."""
         if isinstance(entry, StepRecord | EpochRecord | EvalRecord):
-            self._file.write(json.dumps(as_json(entry)) + "\n")
+            self._file.write(json.dumps(record_as_json(entry)) + "\n")
             self._file.flush()
 
     def close(self, result: RunResult | None) -> None:
@@ -43,12 +46,12 @@ class JsonLines:
 
 
 class PhaseLines:
-    """Where the time went, rank by rank, in a file of its own.
+    """The phases of every rank, in a separate file.
 
-    Many ranks write longer intervals, so that ten thousand steps of a thousand ranks are read in seconds.
+    With many ranks intervals are longer, so that ten thousand steps of a thousand ranks can be read in seconds.
     """
 
-    name = "phases.jsonl"
+    name = NAMES.phases.name
 
     def __init__(self) -> None:
         self._file: TextIO
@@ -59,7 +62,7 @@ class PhaseLines:
         path = run.folder.phases
         if path.exists():
             kept = [entry for entry in read_phases(run.folder) if _last_step(entry) <= run.first_step]
-            _replace(path, [as_json_of_phases(entry) for entry in kept])
+            _replace(path, [phases_as_json(entry) for entry in kept])
         self._file = _append(path)
 
     def record(self, entry: Entry) -> None:
@@ -87,21 +90,21 @@ class PhaseLines:
             self._pending = None
 
     def _write(self, entry: RankFacts | PhaseRecord) -> None:
-        self._file.write(json.dumps(as_json_of_phases(entry)) + "\n")
+        self._file.write(json.dumps(phases_as_json(entry)) + "\n")
         self._file.flush()
 
 
 class LogFile:
-    """The lines of the terminal, kept."""
+    """The lines of the terminal, as a file."""
 
-    name = "log.txt"
+    name = NAMES.log.name
 
     def __init__(self) -> None:
         self._file: TextIO
         self._run: RunInfo
 
     def open(self, run: RunInfo) -> None:
-        """Append to what earlier attempts said."""
+        """Append to the lines of earlier attempts."""
         self._run = run
         self._file = _append(run.folder.log)
 

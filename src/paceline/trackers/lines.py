@@ -1,4 +1,4 @@
-"""Records as lines of text: the same words on the terminal and in log.txt."""
+"""Records as lines of text: the same on the terminal and in log.txt."""
 
 from paceline.core.metrics import Score
 from paceline.core.units import count, duration, percent, plural, rate
@@ -7,7 +7,7 @@ from paceline.trackers.base import RunInfo
 
 
 def as_line(entry: Entry, run: RunInfo) -> str | None:
-    """Return the line for a record, or None where it has none."""
+    """Return the line for a record, or None if it has none."""
     match entry:
         case Note():
             return f"warning: {entry.text}" if entry.level == "warning" else entry.text
@@ -23,16 +23,16 @@ def as_line(entry: Entry, run: RunInfo) -> str | None:
 
 
 def score_text(score: Score) -> str:
-    """Return loss and accuracies of held-out images."""
+    """Return loss and accuracies of held-out samples."""
     return f"loss {score.loss:.4f}  acc {percent(score.top1)}  top-5 {percent(score.top5)}"
 
 
 def _step(entry: StepRecord, run: RunInfo) -> str:
-    left = (run.total_steps - entry.step) * entry.score.images / max(entry.images_per_s, 1e-9)
-    steps = max(1, round(entry.score.images / run.config.global_batch))
+    left = (run.total_steps - entry.step) * entry.score.samples / max(entry.samples_per_s, 1e-9)
+    steps = max(1, round(entry.score.samples / run.config.global_batch))
     return (
         f"step {entry.step}/{run.total_steps}  loss {entry.score.loss:.4f}  acc {percent(entry.score.top1)}  "
-        f"lr {entry.lr:.4g}  {rate(entry.images_per_s)} images/s  {duration(left / steps)} left"
+        f"lr {entry.lr:.4g}  {rate(entry.samples_per_s)} samples/s  {duration(left / steps)} left"
     )
 
 
@@ -43,13 +43,13 @@ def _epoch(entry: EpochRecord, run: RunInfo) -> str:
     skipped = f"  |  {plural(entry.num_unreadable, 'image')} unreadable" if entry.num_unreadable else ""
     return (
         f"epoch {entry.epoch}/{total}  train loss {entry.train.loss:.4f}  acc {percent(entry.train.top1)}{valid}"
-        f"  |  {rate(entry.images_per_s)} images/s{skipped}{star}"
+        f"  |  {rate(entry.samples_per_s)} samples/s{skipped}{star}"
     )
 
 
 def _evaluation(entry: EvalRecord) -> str:
     star = "  *" if entry.is_best else ""
-    some = f"{count(entry.score.images)} of " if entry.score.images < entry.split_images else ""
-    images = some + plural(entry.split_images, "image")
+    some = f"{count(entry.score.samples)} of " if entry.score.samples < entry.split_samples else ""
+    samples = some + plural(entry.split_samples, "sample")
     which = " (best checkpoint)" if entry.split == "test" else ""
-    return f"{entry.split} at step {entry.step}{which}: {score_text(entry.score)}  over {images}{star}"
+    return f"{entry.split} at step {entry.step}{which}: {score_text(entry.score)}  over {samples}{star}"

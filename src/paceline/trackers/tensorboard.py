@@ -4,8 +4,7 @@ from typing import Any
 
 from paceline.core.metrics import Score
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
-from paceline.trackers.base import RunInfo
-from paceline.trackers.scalars import scalars
+from paceline.trackers.base import RunInfo, scalars
 
 
 class TensorBoard:
@@ -18,7 +17,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def open(self, run: RunInfo) -> None:
-        """Remember the run."""
+        """Store the facts about the run."""
         self._run = run
 
     def record(self, entry: Entry) -> None:
@@ -31,7 +30,7 @@ class TensorBoard:
             self._write(values, entry.step)
 
     def close(self, result: RunResult | None) -> None:
-        """Write the hyper-parameters beside what they led to."""
+        """Write the hyper-parameters with the final metrics."""
         if self._writer is None:
             return
         if result is not None:
@@ -48,7 +47,7 @@ class TensorBoard:
             self._purge()
 
     def _purge(self) -> None:
-        """Tell TensorBoard to forget what a lost attempt wrote after the step that this one continues from."""
+        """Tell TensorBoard to drop the events of a lost attempt after the step that this one resumes from."""
         from tensorboard.compat.proto import event_pb2  # noqa: PLC0415 - as above
 
         proto: Any = event_pb2
@@ -61,8 +60,8 @@ class TensorBoard:
         from tensorboard.compat.proto import summary_pb2  # noqa: PLC0415 - as above
 
         proto: Any = summary_pb2
-        parts = [proto.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._writer.add_summary(proto.Summary(value=parts), step)
+        summaries = [proto.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._writer.add_summary(proto.Summary(value=summaries), step)
 
     def _write_hparams(self, result: RunResult) -> None:
         from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from paceline.core.errors import ConfigError
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
-from paceline.trackers.base import RunInfo
-from paceline.trackers.scalars import scalars
+from paceline.trackers.base import RunInfo, scalars
 
 
 class WandB:
@@ -38,7 +37,7 @@ class WandB:
         mode: Any = asked or ("online" if _has_key() else "offline")
         if mode == "offline":
             why = "WANDB_MODE is offline" if asked else "no key found"
-            self._say(f"wandb: {why}, so it writes to {run.folder.path / 'wandb'}; wandb sync sends it later")
+            self._say(f"wandb: {why}, so it writes to {run.folder.path / 'wandb'}; to upload it later: wandb sync")
         self._run = wandb.init(
             project=run.config.run_name,
             name=run.folder.name,
@@ -53,7 +52,7 @@ class WandB:
     def record(self, entry: Entry) -> None:
         """Send the scalars of a record."""
         if isinstance(entry, StepRecord | EpochRecord | EvalRecord):
-            self._step = max(self._step, entry.step)  # W&B drops what comes for an earlier step: the test may
+            self._step = max(self._step, entry.step)  # W&B drops records of an earlier step, which the test may be
             self._run.log(scalars(entry), step=self._step)
 
     def close(self, result: RunResult | None) -> None:
@@ -65,7 +64,7 @@ class WandB:
 
 
 def _has_key() -> bool:
-    """Tell whether W&B would know who we are, without asking the network."""
+    """Tell whether there is a W&B API key, without using the network."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname

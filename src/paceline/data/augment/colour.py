@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.augment import blends, tables
-from paceline.data.augment.draws import Draws, Purpose, fraction, halves
-from paceline.data.augment.geometry import Pixels
+from paceline.data.augment import pillow_ops
+from paceline.data.augment.draws import Draws, Pixels, Purpose, fraction, halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class Brightness:
         """Return the images, darker or brighter."""
         factor = _factor(self.strength, draws, Purpose.BRIGHTNESS)
         black = np.zeros(len(images), np.float32)
-        return tables.apply_tables(images, tables.blend_tables(black, factor)[:, None])
+        return pillow_ops.apply_tables(images, pillow_ops.blend_tables(black, factor)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Contrast:
     def __call__(self, images: Pixels, draws: Draws) -> Pixels:
         """Return the images, flatter or harder."""
         factor = _factor(self.strength, draws, Purpose.CONTRAST)
-        return tables.apply_tables(images, tables.blend_tables(tables.mean_grey(images), factor)[:, None])
+        return pillow_ops.apply_tables(images, pillow_ops.blend_tables(pillow_ops.mean_grey(images), factor)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Saturation:
 
     def __call__(self, images: Pixels, draws: Draws) -> Pixels:
         """Return the images, paler or more colourful."""
-        return blends.saturation(images, _factor(self.strength, draws, Purpose.SATURATION))
+        return pillow_ops.saturation(images, _factor(self.strength, draws, Purpose.SATURATION))
 
 
 def _factor(strength: float, draws: Draws, purpose: Purpose) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""The dice of augmentation: every throw is a hash of (seed, purpose, epoch, sample id), so no batch or worker owns it.
+"""Counter-based randomness for augmentation: each draw is a hash of (seed, purpose, epoch, sample id).
 
-Distributions other than the uniform are tables of equally likely values. A look-up gives the same bits wherever in an
-array a sample stands, which vectorised logarithms and sines do not promise.
+No batch or worker influences it. Distributions other than the uniform are tables of equally likely values: a look-up
+gives the same bits at every position of an array, which vectorised logarithms and sines do not guarantee.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,23 @@ from numpy.typing import NDArray
 from paceline.core.keys import mix, mix_each
 from paceline.data.split import Ids
 
+Pixels = NDArray[np.uint8]
+"""Images as bytes, N×C×H×W: planes let every operation run along contiguous rows."""
+
+Values = NDArray[np.float32]
+"""Normalised images, N×C×H×W."""
+
+
 TABLE_BITS = 12
 TABLE_SIZE = 1 << TABLE_BITS
 _QUANTILES = (np.arange(TABLE_SIZE) + 0.5) / TABLE_SIZE
 
 Table = NDArray[np.float64]
-Parts = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 class Purpose(IntEnum):
-    """What a throw decides. The numbers are part of every result: never change or reuse one."""
+    """The purpose of a draw. The values are part of every result: never change or reuse one."""
 
     CROP = 1
     FLIP = 2
@@ -42,45 +49,45 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
-    """The throws of some samples in one epoch."""
+    """The random draws of some samples in one epoch."""
 
     seed: int
     epoch: int
     ids: Ids
 
-    def of(self, places: NDArray[np.intp]) -> "Draws":
-        """Return the throws of the samples at these places only."""
-        return Draws(seed=self.seed, epoch=self.epoch, ids=self.ids[places])
+    def of(self, indices: NDArray[np.intp]) -> "Draws":
+        """Return the draws of the samples at these indices only."""
+        return Draws(seed=self.seed, epoch=self.epoch, ids=self.ids[indices])
 
     def bits(self, purpose: Purpose, *detail: int) -> NDArray[np.uint64]:
-        """Return 64 bits per sample; `detail` tells apart throws with one purpose."""
+        """Return 64 bits per sample; `detail` distinguishes draws with the same purpose."""
         return mix_each(mix(self.seed, purpose, self.epoch, *detail), self.ids)
 
 
-def halves(bits: NDArray[np.uint64]) -> tuple[Parts, Parts]:
-    """Return two numbers of 32 bits, the upper one first."""
-    parts = bits.astype("<u8", copy=False).view("<u4").reshape(-1, 2).T.astype(np.int64)
-    return parts[1], parts[0]
+def halves(bits: NDArray[np.uint64]) -> tuple[Integers, Integers]:
+    """Return two 32-bit integers, the upper one first."""
+    words = bits.astype("<u8", copy=False).view("<u4").reshape(-1, 2).T.astype(np.int64)
+    return words[1], words[0]
 
 
-def quarters(bits: NDArray[np.uint64]) -> tuple[Parts, Parts, Parts, Parts]:
-    """Return four numbers of 16 bits, the upper ones first."""
-    parts = bits.astype("<u8", copy=False).view("<u2").reshape(-1, 4).T.astype(np.int64)
-    return parts[3], parts[2], parts[1], parts[0]
+def quarters(bits: NDArray[np.uint64]) -> tuple[Integers, Integers, Integers, Integers]:
+    """Return four 16-bit integers, the upper ones first."""
+    words = bits.astype("<u8", copy=False).view("<u2").reshape(-1, 4).T.astype(np.int64)
+    return words[3], words[2], words[1], words[0]
 
 
-def below(count: int | NDArray[np.int64], half: Parts) -> NDArray[np.int64]:
-    """Turn numbers of 32 bits into whole numbers in [0, count)."""
+def below(count: int | NDArray[np.int64], half: Integers) -> NDArray[np.int64]:
+    """Turn 32-bit integers into integers in [0, count)."""
     return (half * count) >> 32
 
 
-def fraction(half: Parts) -> NDArray[np.float64]:
-    """Turn numbers of 32 bits into numbers in [0, 1)."""
+def fraction(half: Integers) -> NDArray[np.float64]:
+    """Turn 32-bit integers into floats in [0, 1)."""
     return half.astype(np.float64) * 2.0**-32
 
 
-def table_place(quarter: Parts) -> NDArray[np.int64]:
-    """Turn numbers of 16 bits into places of a table of TABLE_SIZE values."""
+def table_index(quarter: Integers) -> NDArray[np.int64]:
+    """Turn 16-bit integers into indices of a table of TABLE_SIZE values."""
     return quarter >> (16 - TABLE_BITS)
 
 
@@ -92,7 +99,7 @@ def normal_table() -> Table:
 
 @lru_cache
 def log_uniform_table(low: float, high: float) -> Table:
-    """Return the quantiles of a number whose logarithm is uniform between those of `low` and `high`."""
+    """Return the quantiles of the log-uniform distribution between `low` and `high`."""
     return np.array([exp(log(low) + (log(high) - log(low)) * quantile) for quantile in _QUANTILES])
 
 

@@ -1,4 +1,4 @@
-"""Parts of an image taken away after normalisation: random erasing with noise, and cutout."""
+"""Regions of an image replaced after normalisation: random erasing with noise, and cutout."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,19 @@ from paceline.data.augment.draws import (
     TABLE_SIZE,
     Draws,
     Purpose,
+    Values,
     below,
     fraction,
     halves,
     log_uniform_table,
     normal_table,
     quarters,
-    table_place,
+    table_index,
 )
 
 ATTEMPTS = 10
 AREA = (0.02, 1 / 3)
 ASPECT = (0.3, 1 / 0.3)
-
-Values = NDArray[np.float32]
-"""Normalised images, N×C×H×W."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,9 @@ class Erase:
         box_height, box_width = _erased_sizes(height, width, chosen)
         upper, lower = halves(chosen.bits(Purpose.ERASE, 1))
         top, left = below(height - box_height + 1, upper), below(width - box_width + 1, lower)
-        image, place = np.divmod(np.flatnonzero(boxes((height, width), (top, left), (box_height, box_width))), area)
-        bits = mix_each(0, chosen.bits(Purpose.ERASE_NOISE).view(np.int64)[image] + place)
-        start = hit[image] * (channels * area) + place
+        image, pixel = np.divmod(np.flatnonzero(box_masks((height, width), (top, left), (box_height, box_width))), area)
+        bits = mix_each(0, chosen.bits(Purpose.ERASE_NOISE).view(np.int64)[image] + pixel)
+        start = hit[image] * (channels * area) + pixel
         for plane in range(channels):
             draw = (bits >> np.uint64(TABLE_BITS * plane)).view(np.int64) & (TABLE_SIZE - 1)
             images.reshape(-1)[start + plane * area] = normal_table()[draw]
@@ -55,7 +53,7 @@ class Erase:
 
 @dataclass(frozen=True, slots=True)
 class Cutout:
-    """A square of the mean colour around a random pixel of each image; it may reach over the edge."""
+    """A square of the mean colour around a random pixel of each image; it may extend beyond the edge."""
 
     size: int
 
@@ -65,13 +63,13 @@ class Cutout:
         upper, lower = halves(draws.bits(Purpose.CUTOUT))
         top, left = below(height, upper) - self.size // 2, below(width, lower) - self.size // 2
         side = np.full(len(images), self.size)
-        cut = boxes((height, width), (top, left), (side, side))
+        cut = box_masks((height, width), (top, left), (side, side))
         np.copyto(images, np.float32(0), where=cut[:, None])
         return images
 
 
 def _erased_sizes(height: int, width: int, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return height and width of each box: the first of ten tries that is smaller than the image, else nothing."""
+    """Return height and width of each box: the first of ten attempts that is smaller than the image, else 0."""
     aspects = log_uniform_table(*ASPECT)
     low, high = AREA
     sizes = np.zeros((2, len(draws.ids)), np.int64)
@@ -80,7 +78,7 @@ def _erased_sizes(height: int, width: int, draws: Draws) -> tuple[NDArray[np.int
         bits = draws.of(pending).bits(Purpose.ERASE, 2, attempt)
         (half, _), (*_, quarter) = halves(bits), quarters(bits)
         area = (low + (high - low) * fraction(half)) * (height * width)
-        aspect = aspects[table_place(quarter)]
+        aspect = aspects[table_index(quarter)]
         tried = np.rint(np.sqrt(np.stack([area * aspect, area / aspect]))).astype(np.int64)
         fits = (tried[0] < height) & (tried[1] < width)
         sizes[:, pending[fits]] = tried[:, fits]
@@ -90,7 +88,7 @@ def _erased_sizes(height: int, width: int, draws: Draws) -> tuple[NDArray[np.int
     return sizes[0], sizes[1]
 
 
-def boxes(
+def box_masks(
     shape: tuple[int, int],
     corner: tuple[NDArray[np.int64], NDArray[np.int64]],
     size: tuple[NDArray[np.int64], NDArray[np.int64]],

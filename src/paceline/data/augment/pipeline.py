@@ -1,4 +1,4 @@
-"""From bytes to a batch: the steps of a policy, normalisation and mixing, in the one order that training uses."""
+"""From bytes to a batch: the steps of a policy, then normalisation and mixing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,9 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.data.augment.draws import Draws, Parts, below
-from paceline.data.augment.erasing import Values
-from paceline.data.augment.geometry import Pixels
+from paceline.data.augment.draws import Draws, Integers, Pixels, Values, below
 from paceline.data.augment.mixing import mix_images, mix_labels
 from paceline.data.augment.policy import Policy
 from paceline.data.split import Batch, Ids
@@ -42,7 +40,7 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
-    """What is done to training images, and the seed of its randomness."""
+    """The augmentation of training images, and its random seed."""
 
     policy: Policy
     seed: int
@@ -50,20 +48,20 @@ class Augmentation:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pipeline:
-    """Turns sample ids into batches, given a way to get their bytes."""
+    """Turns sample ids into batches."""
 
     read: Callable[[Ids, Draws | None], Pixels]
-    """Returns the bytes of some samples, N×C×H×W; the draws are None where nothing may be random."""
+    """Returns the bytes of some samples, N×C×H×W; the draws are None in evaluation."""
     labels: torch.Tensor
     num_classes: int
-    """Classes among which mixed labels are spread: one more than the largest label."""
+    """Classes of mixed labels: one more than the largest label."""
     normalise: Normalisation
     augmentation: Augmentation | None
     pool: Ids | None
     """The samples that may be mixed into others; None means all."""
 
     def batch(self, ids: Ids, epoch: int | None) -> Batch:
-        """Return the images as training sees them in `epoch`, or as evaluation sees them (None)."""
+        """Return the samples as training sees them in `epoch`, or as evaluation sees them (None)."""
         labels = self.labels[torch.from_numpy(ids)]
         if epoch is None or self.augmentation is None:
             return Batch(as_images(self.normalise(self.read(ids, None))), labels)
@@ -78,8 +76,8 @@ class Pipeline:
         targets = mix_labels(blend, labels, self.labels[torch.from_numpy(blend.partners)], self.num_classes)
         return Batch(as_images(mix_images(blend, images, others)), labels, targets)
 
-    def _partners(self, half: Parts) -> Ids:
-        """Return the samples that numbers of 32 bits choose among those that may be mixed into others."""
+    def _partners(self, half: Integers) -> Ids:
+        """Return the partners that 32-bit integers choose from the pool."""
         if self.pool is None:
             return below(len(self.labels), half)
         return self.pool[below(len(self.pool), half)]
@@ -101,5 +99,5 @@ def count_classes(labels: torch.Tensor) -> int:
 
 
 def as_images(values: NDArray[np.float32]) -> torch.Tensor:
-    """Return the images as a tensor in the memory order that convolutions prefer (pixels first for colour images)."""
+    """Return the images as a tensor, channels-last for colour images, which is faster for convolutions."""
     return torch.from_numpy(values).contiguous(memory_format=torch.channels_last)

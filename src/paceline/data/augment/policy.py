@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from paceline.core.augment import Step, parse_steps
+from paceline.core.augment_syntax import Step, parse_steps
 from paceline.data.augment.colour import Brightness, Contrast, Saturation
-from paceline.data.augment.draws import Draws
-from paceline.data.augment.erasing import Cutout, Erase, Values
-from paceline.data.augment.geometry import AlternatingFlip, Crop, Flip, Pixels
+from paceline.data.augment.crops import AlternatingFlip, Crop, Flip, ResizedCrop
+from paceline.data.augment.draws import Draws, Pixels, Values
+from paceline.data.augment.erasing import Cutout, Erase
 from paceline.data.augment.mixing import Mixing
 from paceline.data.augment.randaugment import RandAugment
-from paceline.data.augment.resizedcrop import ResizedCrop
 
 
 class PixelStep(Protocol):
@@ -32,7 +31,7 @@ class ValueStep(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What happens to a training image: steps on bytes in the order given, then on normalised values, then mixing."""
+    """The augmentation of training images: steps on bytes in the given order, on normalised values, and mixing."""
 
     text: str = "none"
     pixel_steps: tuple[PixelStep, ...] = ()
@@ -41,7 +40,7 @@ class Policy:
 
     @property
     def resized_crop(self) -> ResizedCrop | None:
-        """Return the resized crop, if there is one: sets that decode do it while they decode."""
+        """Return the resized crop, if there is one: on-demand splits crop while they decode."""
         return next((step for step in self.pixel_steps if isinstance(step, ResizedCrop)), None)
 
     def after_decoding(self) -> "Policy":
@@ -50,7 +49,7 @@ class Policy:
         return replace(self, pixel_steps=steps)
 
     def filled(self, colour: tuple[int, ...]) -> "Policy":
-        """Return the policy with the colour of what moves in from outside an image."""
+        """Return the policy with this colour for pixels from outside an image."""
         steps = tuple(
             replace(step, fill=colour) if isinstance(step, RandAugment) else step for step in self.pixel_steps
         )
@@ -75,13 +74,13 @@ _MAKE: dict[str, Callable[[float], tuple[AnyStep, ...]]] = {
 
 
 def parse_policy(text: str) -> Policy:
-    """Read a comma-separated list of steps; "none" or nothing at all means: leave the images as they are."""
+    """Read a comma-separated list of steps; "none" or an empty text leaves the images unchanged."""
     steps: list[Any] = [made for step in parse_steps(text) for made in _make(step)]
     if not steps:
         return Policy()
     mixes = [step for step in steps if isinstance(step, Mixing)]
     return Policy(
-        text=",".join(word.strip() for word in text.split(",") if word.strip()),
+        text=",".join(step.strip() for step in text.split(",") if step.strip()),
         pixel_steps=tuple(step for step in steps if not isinstance(step, Mixing | Erase | Cutout)),
         value_steps=tuple(step for step in steps if isinstance(step, Erase | Cutout)),
         mixing=_joined(mixes) if mixes else None,

@@ -1,8 +1,8 @@
-"""Bicubic moves of an image in its plane: shear, shift and turn; what comes in from outside has one colour.
+"""Bicubic shear, shift and rotation of an image; pixels from outside have one colour.
 
-Every output pixel is a weighted sum of the pixels around the place it comes from, with the cubic kernel of slope -1
-that Pillow's transforms use (its resizing has -1/2). Each sum is formed on its own and in a fixed order, so its bits do
-not depend on the batch.
+Every output pixel is a weighted sum of the pixels around its source position, with the cubic kernel of slope -1 that
+Pillow's transforms use (its resizing has -1/2). Each sum is computed separately, in a fixed order, so its bits do not
+depend on the batch.
 """
 
 from functools import lru_cache
@@ -13,11 +13,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch.nn.functional import embedding_bag
 
-from paceline.data.augment.geometry import Pixels
+from paceline.data.augment.draws import Pixels
 
 _TAPS = 4
 _EDGE = 2
-"""How far the taps around a place inside the image can reach out of it."""
+"""How far the taps around a position inside the image can reach outside."""
 _STEP_BITS = 6
 _STEPS = 1 << _STEP_BITS
 
@@ -59,9 +59,9 @@ def turn(images: Pixels, cosine: NDArray[np.float64], sine: NDArray[np.float64],
     return np.ascontiguousarray(pixels.reshape(num, -1, channels).transpose(0, 2, 1)).reshape(images.shape)
 
 
-def _fine(place: NDArray[np.float64], size: int) -> NDArray[np.int64]:
-    """Return how far right of (or below) the first widened pixel's middle a place lies, in steps of 1/64 pixel."""
-    return np.rint((np.clip(place, 0, size) + (_EDGE - 0.5)) * _STEPS).astype(np.int64)
+def _fine(position: NDArray[np.float64], size: int) -> NDArray[np.int64]:
+    """Return the distance of a position from the centre of the first widened pixel, in steps of 1/64 pixel."""
+    return np.rint((np.clip(position, 0, size) + (_EDGE - 0.5)) * _STEPS).astype(np.int64)
 
 
 def _widened(images: Pixels) -> NDArray[np.float32]:
@@ -72,9 +72,9 @@ def _widened(images: Pixels) -> NDArray[np.float32]:
 
 
 def _bicubic(wide: NDArray[np.float32], y: NDArray[np.int64], x: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the colour at each place (N×H×W) of the widened images, as rows of C values.
+    """Return the colour at each position (N×H×W) of the widened images, as rows of C values.
 
-    The sixteen taps of a place are one bag, whose weights stand ready for every step of 1/64 pixel.
+    The sixteen taps of a position are one bag, whose weights are precomputed for every step of 1/64 pixel.
     """
     num, height, width, channels = wide.shape
     corner = ((y >> _STEP_BITS) - 1) * width + ((x >> _STEP_BITS) - 1)
@@ -89,13 +89,13 @@ def _bicubic(wide: NDArray[np.float32], y: NDArray[np.int64], x: NDArray[np.int6
 
 @lru_cache
 def _plane_weights() -> NDArray[np.float32]:
-    """Return the weights of the sixteen pixels around a place, for each step down and each step right."""
+    """Return the weights of the sixteen pixels around a position, for each step down and each step right."""
     line = _weights(np.arange(_STEPS) / _STEPS)
     return np.einsum("yi,xj->yxij", line, line).reshape(_STEPS * _STEPS, _TAPS * _TAPS)
 
 
 def _weights(past: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the weights of the four pixels around a place that lies `past` the second of them."""
+    """Return the weights of the four pixels around a position that lies `past` the second of them."""
     near = past.astype(np.float32)
     far = 1 - near
     outer = -near * far

@@ -1,1 +1,1 @@
-"""One module per place that images come from."""
+"""One module per source of images."""

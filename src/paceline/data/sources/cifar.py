@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from paceline.core.errors import DataError
 from paceline.core.units import count
 from paceline.data.augment.pipeline import Augmentation
-from paceline.data.checksum import require_md5, unreadable
-from paceline.data.memory import InMemory
-from paceline.data.sources.known import Known, Remote
-from paceline.data.sources.pickles import load_arrays
+from paceline.data.in_memory import InMemory
+from paceline.data.source_files import require_md5, unreadable_file
+from paceline.data.sources.published import PublishedSet, Remote, load_arrays
 from paceline.data.split import DataSet
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
@@ -29,9 +28,9 @@ def _remote(file: str, md5: str | None, unpacks_to: str) -> Remote:
     return Remote(file=file, md5=md5, url=f"{_SITE}/{file}", unpacks_to=unpacks_to)
 
 
-CIFAR10 = Known(
+CIFAR10 = PublishedSet(
     name="cifar10",
-    title="CIFAR-10: small photographs of ten kinds of things",
+    title="CIFAR-10: small photographs in ten classes",
     num_train=50_000,
     num_test=10_000,
     num_classes=10,
@@ -56,9 +55,9 @@ CIFAR10 = Known(
     },
     page=f"{_SITE}/cifar.html",
 )
-CIFAR100 = Known(
+CIFAR100 = PublishedSet(
     name="cifar100",
-    title="CIFAR-100: small photographs of a hundred kinds of things",
+    title="CIFAR-100: small photographs in a hundred classes",
     num_train=50_000,
     num_test=10_000,
     num_classes=100,
@@ -72,7 +71,7 @@ CIFAR100 = Known(
 )
 
 
-class Part(NamedTuple):
+class Arrays(NamedTuple):
     """Images (N×3×32×32) and labels as they were read."""
 
     images: NDArray[np.uint8]
@@ -81,7 +80,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """How one version of the set is laid out."""
+    """The file layout of one version of the set."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -94,7 +93,7 @@ class Layout:
     names_key: str = ""
 
 
-TEN = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEN = tuple(f"data_batch_{index}" for index in range(1, 6))
 LAYOUTS = {
     "cifar-10-batches-py": Layout(
         train=TEN, test=("test_batch",), names="batches.meta", label="labels", names_key="label_names"
@@ -128,45 +127,47 @@ def open_cifar100(data_dir: Path, augmentation: Augmentation | None = None) -> D
     return open_cifar(CIFAR100, data_dir, augmentation)
 
 
-def open_cifar(known: Known, data_dir: Path, augmentation: Augmentation | None) -> DataSet:
-    """Read a set that is laid out like CIFAR-10 or CIFAR-100, unpacked or not."""
-    found = known.find(data_dir)
+def open_cifar(published: PublishedSet, data_dir: Path, augmentation: Augmentation | None) -> DataSet:
+    """Read a set in the layout of CIFAR-10 or CIFAR-100, unpacked or not."""
+    found = published.find(data_dir)
     if found is None:
-        raise known.missing(data_dir)
-    parts, classes = _from_folder(known, found) if found.is_dir() else _from_archive(known, found)
-    _check_size(known, parts, found)
-    mean, std = _statistics(known)
+        raise published.missing(data_dir)
+    splits, classes = _from_folder(published, found) if found.is_dir() else _from_archive(published, found)
+    _check_size(published, splits, found)
+    mean, std = _statistics(published)
     train, test = (
-        InMemory(torch.from_numpy(part.images), torch.from_numpy(part.labels), mean=mean, std=std, augmentation=extra)
-        for part, extra in zip(parts, (augmentation, None), strict=True)
+        InMemory(
+            torch.from_numpy(arrays.images), torch.from_numpy(arrays.labels), mean=mean, std=std, augmentation=extra
+        )
+        for arrays, extra in zip(splits, (augmentation, None), strict=True)
     )
     return DataSet(train=train, test=test, classes=classes, image_shape=(3, 32, 32))
 
 
-def _statistics(known: Known) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(published: PublishedSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of the training pixels of each plane."""
-    if known.num_classes == CIFAR100.num_classes:
+    if published.num_classes == CIFAR100.num_classes:
         return (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762)
     return (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
-def _from_folder(known: Known, folder: Path) -> tuple[tuple[Part, Part], tuple[str, ...]]:
+def _from_folder(published: PublishedSet, folder: Path) -> tuple[tuple[Arrays, Arrays], tuple[str, ...]]:
     """Read an unpacked archive."""
 
     def opener(name: str) -> BinaryIO:
         return (folder / name).open("rb")
 
     layout = LAYOUTS[folder.name]
-    parts = read_parts(layout, opener, folder)
+    splits = read_splits(layout, opener, folder)
     for name in (*layout.train, *layout.test):
-        if name in known.contents:
-            require_md5(folder / name, known.contents[name])
-    return parts
+        if name in published.contents:
+            require_md5(folder / name, published.contents[name])
+    return splits
 
 
-def _from_archive(known: Known, archive: Path) -> tuple[tuple[Part, Part], tuple[str, ...]]:
+def _from_archive(published: PublishedSet, archive: Path) -> tuple[tuple[Arrays, Arrays], tuple[str, ...]]:
     """Read an archive without unpacking it, once its md5 is right."""
-    remote = next(remote for remote in (*known.remotes, *known.alternatives) if remote.file == archive.name)
+    remote = next(remote for remote in (*published.remotes, *published.alternatives) if remote.file == archive.name)
     if remote.md5 is not None:
         require_md5(archive, remote.md5)
     try:
@@ -180,12 +181,12 @@ def _from_archive(known: Known, archive: Path) -> tuple[tuple[Part, Part], tuple
                 assert file is not None
                 return BytesIO(file.read())
 
-            return read_parts(LAYOUTS[remote.unpacks_to or ""], opener, archive)
+            return read_splits(LAYOUTS[remote.unpacks_to or ""], opener, archive)
     except (tarfile.TarError, EOFError) as cause:
         raise DataError(f"{archive} is damaged: {cause}", hint=f"fetch it again: rm {archive}") from cause
 
 
-def read_parts(layout: Layout, opener: Opener, where: Path) -> tuple[tuple[Part, Part], tuple[str, ...]]:
+def read_splits(layout: Layout, opener: Opener, where: Path) -> tuple[tuple[Arrays, Arrays], tuple[str, ...]]:
     """Read training and test images and the names of the classes."""
     classes = _read_names(layout, opener, where)
     train, test = (
@@ -195,38 +196,38 @@ def read_parts(layout: Layout, opener: Opener, where: Path) -> tuple[tuple[Part,
     return (train, test), classes
 
 
-def _joined(parts: list[Part]) -> Part:
-    return Part(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
+def _joined(files: list[Arrays]) -> Arrays:
+    return Arrays(np.concatenate([file.images for file in files]), np.concatenate([file.labels for file in files]))
 
 
-def _read_file(layout: Layout, opener: Opener, path: Path, num_classes: int) -> Part:
+def _read_file(layout: Layout, opener: Opener, path: Path, num_classes: int) -> Arrays:
     try:
         with opener(path.name) as file:
-            part = _read_binary(layout, file, path) if layout.label_bytes else _read_pickle(layout, file, path)
+            arrays = _read_binary(layout, file, path) if layout.label_bytes else _read_pickle(layout, file, path)
     except OSError as cause:
-        raise unreadable(path, cause) from cause
-    if len(part.labels) != len(part.images):
-        raise _damaged(path, f"it has {len(part.images)} images and {len(part.labels)} labels")
-    if len(part.labels) == 0 or part.labels.min() < 0 or part.labels.max() >= num_classes:
+        raise unreadable_file(path, cause) from cause
+    if len(arrays.labels) != len(arrays.images):
+        raise _damaged(path, f"it has {len(arrays.images)} images and {len(arrays.labels)} labels")
+    if len(arrays.labels) == 0 or arrays.labels.min() < 0 or arrays.labels.max() >= num_classes:
         raise _damaged(path, f"its labels are not all between 0 and {num_classes - 1}")
-    return part
+    return arrays
 
 
-def _read_binary(layout: Layout, file: BinaryIO, path: Path) -> Part:
+def _read_binary(layout: Layout, file: BinaryIO, path: Path) -> Arrays:
     data = np.frombuffer(file.read(), np.uint8)
     record = layout.label_bytes + PIXELS
     if len(data) % record:
         raise _damaged(path, f"it has {count(len(data))} bytes, which is not a multiple of {record}")
     rows = data.reshape(-1, record)
     pixels = np.ascontiguousarray(rows[:, layout.label_bytes :]).reshape(-1, 3, 32, 32)
-    return Part(pixels, rows[:, layout.label_bytes - 1].astype(np.int64))
+    return Arrays(pixels, rows[:, layout.label_bytes - 1].astype(np.int64))
 
 
-def _read_pickle(layout: Layout, file: BinaryIO, path: Path) -> Part:
-    arrays = _unpickled(file, path)
+def _read_pickle(layout: Layout, file: BinaryIO, path: Path) -> Arrays:
+    content = _unpickled(file, path)
     try:
-        pixels = np.ascontiguousarray(arrays["data"], np.uint8).reshape(-1, 3, 32, 32)
-        return Part(pixels, np.array(arrays[layout.label], np.int64))
+        pixels = np.ascontiguousarray(content["data"], np.uint8).reshape(-1, 3, 32, 32)
+        return Arrays(pixels, np.array(content[layout.label], np.int64))
     except (KeyError, ValueError, TypeError) as cause:
         raise _damaged(path, f"{type(cause).__name__}: {cause}") from cause
 
@@ -246,16 +247,18 @@ def _read_names(layout: Layout, opener: Opener, where: Path) -> tuple[str, ...]:
                 return tuple(file.read().decode().split())
             names = _unpickled(file, path).get(layout.names_key, [])
     except OSError as cause:
-        raise unreadable(path, cause) from cause
+        raise unreadable_file(path, cause) from cause
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
-def _check_size(known: Known, parts: tuple[Part, Part], found: Path) -> None:
-    for part, expected, what in zip(parts, (known.num_train, known.num_test), ("training", "test"), strict=True):
-        if len(part.labels) != expected:
+def _check_size(published: PublishedSet, splits: tuple[Arrays, Arrays], found: Path) -> None:
+    for arrays, expected, what in zip(
+        splits, (published.num_train, published.num_test), ("training", "test"), strict=True
+    ):
+        if len(arrays.labels) != expected:
             raise DataError(
-                f"{found} has {count(len(part.labels))} {what} images, {known.name} has {count(expected)}",
-                hint=f"a file is cut short: remove it and type paceline data fetch {known.name}",
+                f"{found} has {count(len(arrays.labels))} {what} images, {published.name} has {count(expected)}",
+                hint=f"a file is cut short: remove it, then run paceline data fetch {published.name}",
             )
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import DataError
 from paceline.data.augment.pipeline import Augmentation
-from paceline.data.checksum import unreadable
-from paceline.data.memory import InMemory
-from paceline.data.sources.known import Known, Remote, first_existing
+from paceline.data.in_memory import InMemory
+from paceline.data.source_files import unreadable_file
+from paceline.data.sources.published import PublishedSet, Remote, first_existing
 from paceline.data.split import DataSet
 
 _SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
@@ -24,11 +24,11 @@ _MD5 = {
     "t10k-images-idx3-ubyte": ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
     "t10k-labels-idx1-ubyte": ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
 }
-"""The md5 of each file as published, and of its content: others have compressed the same content anew."""
+"""The md5 of each file as published, and of its content: other copies are compressed differently."""
 
-FASHION = Known(
+FASHION = PublishedSet(
     name="fashion-mnist",
-    title="Fashion-MNIST: grey pictures of ten kinds of clothes",
+    title="Fashion-MNIST: greyscale images of clothes in ten classes",
     num_train=60_000,
     num_test=10_000,
     num_classes=10,
@@ -44,8 +44,8 @@ IMAGE_DIMENSIONS = 3
 
 def open_fashion_mnist(data_dir: Path, augmentation: Augmentation | None = None) -> DataSet:
     """Read Fashion-MNIST from the data folder, or from where Debian's package puts it."""
-    train = _part(data_dir, "train", augmentation)
-    test = _part(data_dir, "t10k", None)
+    train = _open_split(data_dir, "train", augmentation)
+    test = _open_split(data_dir, "t10k", None)
     return DataSet(train=train, test=test, classes=CLASSES, image_shape=(1, 28, 28))
 
 
@@ -55,9 +55,9 @@ def find_fashion_mnist(data_dir: Path) -> Path | None:
     return None if image_file is None else image_file.parent
 
 
-def _part(data_dir: Path, part: str, augmentation: Augmentation | None) -> InMemory:
-    images, image_path = _read(data_dir, f"{part}-images-idx3-ubyte")
-    labels, label_path = _read(data_dir, f"{part}-labels-idx1-ubyte")
+def _open_split(data_dir: Path, split: str, augmentation: Augmentation | None) -> InMemory:
+    images, image_path = _read(data_dir, f"{split}-images-idx3-ubyte")
+    labels, label_path = _read(data_dir, f"{split}-labels-idx1-ubyte")
     if len(images) != len(labels):
         raise _damaged(label_path, f"it has {len(labels)} labels for {len(images)} images of {image_path.name}")
     return InMemory(
@@ -70,8 +70,8 @@ def _part(data_dir: Path, part: str, augmentation: Augmentation | None) -> InMem
 
 
 def _find(data_dir: Path, name: str) -> Path | None:
-    places = (*FASHION.places(data_dir), data_dir / "FashionMNIST" / "raw", _DEBIAN)
-    return first_existing(place / file for place in places for file in (name, f"{name}.gz"))
+    folders = (*FASHION.search_folders(data_dir), data_dir / "FashionMNIST" / "raw", _DEBIAN)
+    return first_existing(folder / file for folder in folders for file in (name, f"{name}.gz"))
 
 
 def _read(data_dir: Path, name: str) -> tuple[NDArray[np.uint8], Path]:
@@ -84,7 +84,7 @@ def _read(data_dir: Path, name: str) -> tuple[NDArray[np.uint8], Path]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as cause:
         raise _damaged(path, str(cause)) from cause
     except OSError as cause:
-        raise unreadable(path, cause) from cause
+        raise unreadable_file(path, cause) from cause
     array = parse_idx(content, path)
     found, expected = hashlib.md5(content, usedforsecurity=False).hexdigest(), _MD5[name][1]
     if found != expected:
@@ -93,15 +93,15 @@ def _read(data_dir: Path, name: str) -> tuple[NDArray[np.uint8], Path]:
 
 
 def parse_idx(content: bytes, path: Path) -> NDArray[np.uint8]:
-    """Return the bytes of an idx file in the shape that its head gives."""
+    """Return the bytes of an idx file in the shape that its header gives."""
     dimensions = content[3] if len(content) > 3 else 0
     if content[:3] != b"\0\0\x08" or not 1 <= dimensions <= IMAGE_DIMENSIONS:
-        raise _damaged(path, "it does not begin like an idx file of bytes")
-    head = 4 + 4 * dimensions
-    shape = np.frombuffer(content[4:head], ">u4").tolist()
-    if len(shape) != dimensions or len(content) != head + int(np.prod(shape)):
-        raise _damaged(path, f"it has {len(content)} bytes; its head promises {head + int(np.prod(shape))}")
-    return np.frombuffer(content, np.uint8, offset=head).reshape(shape).copy()
+        raise _damaged(path, "it does not start like an idx file of bytes")
+    header = 4 + 4 * dimensions
+    shape = np.frombuffer(content[4:header], ">u4").tolist()
+    if len(shape) != dimensions or len(content) != header + int(np.prod(shape)):
+        raise _damaged(path, f"it has {len(content)} bytes; its header says {header + int(np.prod(shape))}")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
 def _damaged(path: Path, problem: str) -> DataError:

@@ -1,5 +1,6 @@
-"""ImageNet (ILSVRC 2012): the usual train and val folders, or the two official tars read where they lie."""
+"""ImageNet (ILSVRC 2012): the usual train and val folders, or the two official tars, read in place."""
 
+import csv
 import os
 import tarfile
 from collections.abc import Iterator
@@ -11,19 +12,75 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.core.errors import DataError
+from paceline.core.units import count
 from paceline.data.augment.pipeline import Augmentation
-from paceline.data.checksum import unreadable
 from paceline.data.decode import BadImageError
-from paceline.data.decoded import Decoded
-from paceline.data.sources.folder import ENDINGS, ImageOptions, open_folder
-from paceline.data.sources.imagenet_labels import validation_labels
-from paceline.data.sources.known import Known, Remote, first_existing
+from paceline.data.on_demand import OnDemand
+from paceline.data.source_files import unreadable_file
+from paceline.data.sources.image_folder import ENDINGS, ImageOptions, open_image_folder
+from paceline.data.sources.published import PublishedSet, Remote, first_existing
 from paceline.data.split import DataSet
 
+KAGGLE, SYNSETS = "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt"
+LABEL_FILES = (KAGGLE, SYNSETS)
+"""Kaggle's table, or a class per line in the order of the image names."""
+SOURCES = (
+    f"{KAGGLE} (kaggle.com/c/imagenet-object-localization-challenge) "
+    f"or {SYNSETS} (github.com/tensorflow/models, research/slim/datasets)"
+)
+
+DEVKIT = "ILSVRC2012_devkit_t12"
+CONVERT = (
+    'python -c "import scipy.io; '
+    f"rows = scipy.io.loadmat('{DEVKIT}/data/meta.mat', squeeze_me=True)['synsets']; "
+    "names = {int(row[0]): str(row[1]) for row in rows}; "
+    f"truth = open('{DEVKIT}/data/ILSVRC2012_validation_ground_truth.txt'); "
+    f"print(*(names[int(line)] for line in truth), sep='\\n')\" > {SYNSETS}"
+)
+"""Writes the synset list from the unpacked development kit."""
+
+
+def validation_labels(root: Path, names: list[str], tar: str) -> list[str]:
+    """Return the class (n01440764) of each of these validation images, which are sorted by name."""
+    path = first_existing(root / name for name in LABEL_FILES)
+    if path is None:
+        raise _no_labels(root, tar)
+    try:
+        labels = _from_table(path, names) if path.name == KAGGLE else path.read_text().split()
+    except OSError as cause:
+        raise unreadable_file(path, cause) from cause
+    except (ValueError, KeyError, IndexError) as cause:
+        raise DataError(f"{path} has unexpected contents: {cause}", hint="get it again") from cause
+    if len(labels) != len(names):
+        raise DataError(
+            f"{path} has labels for {count(len(labels))} of {count(len(names))} images in {tar}",
+            hint="it is cut short or belongs to another set: get it again",
+        )
+    return labels
+
+
+def _no_labels(root: Path, tar: str) -> DataError:
+    """Return the error for a folder without a text file of labels; the development kit has them as MATLAB data."""
+    kit = first_existing(root / name for name in (DEVKIT, f"{DEVKIT}.tar.gz"))
+    if kit is None:
+        return DataError(f"{tar} has no class labels", hint=f"put {SOURCES} into {root}")
+    unpack = "" if kit.is_dir() else f"tar xzf {kit.name} && "
+    return DataError(
+        f"{kit} has the classes of {tar} as MATLAB data, but a text file is needed",
+        hint=f"put {SOURCES} into {root}; or convert it with scipy: cd {root} && {unpack}{CONVERT}",
+    )
+
+
+def _from_table(path: Path, names: list[str]) -> list[str]:
+    with path.open(newline="") as file:
+        table = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(file)}
+    return [table[stem] for name in names if (stem := name.partition(".")[0]) in table]
+
+
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
-IMAGENET = Known(
+IMAGENET = PublishedSet(
     name="imagenet",
-    title="ImageNet (ILSVRC 2012): photographs of a thousand kinds of things",
+    title="ImageNet (ILSVRC 2012): photographs in a thousand classes",
     num_train=1_281_167,
     num_test=50_000,
     num_classes=1000,
@@ -43,14 +100,14 @@ def open_imagenet(data_dir: Path, options: ImageOptions, augmentation: Augmentat
     if root is None:
         raise IMAGENET.missing(data_dir)
     if (root / "train").is_dir():
-        return open_folder(root, options, augmentation)
+        return open_image_folder(root, options, augmentation)
     return _open_tars(root, options, augmentation)
 
 
 def find_imagenet(data_dir: Path) -> Path | None:
     """Return the folder that has train and val, or the two tars; None when there is neither."""
-    places = [*IMAGENET.places(data_dir), data_dir / "ILSVRC2012"]
-    found = first_existing(place / name for name in ("train", TRAIN_TAR) for place in places)
+    folders = [*IMAGENET.search_folders(data_dir), data_dir / "ILSVRC2012"]
+    found = first_existing(folder / name for name in ("train", TRAIN_TAR) for folder in folders)
     if found is None:
         return None
     complete = (found.parent / "val").is_dir() if found.is_dir() else (found.parent / VAL_TAR).exists()
@@ -66,7 +123,7 @@ class Member(NamedTuple):
 
 
 class TarImages:
-    """Images inside an uncompressed tar, read from where they lie."""
+    """Images inside an uncompressed tar, read in place."""
 
     def __init__(self, path: Path, members: list[Member]) -> None:
         self._path = path
@@ -77,20 +134,20 @@ class TarImages:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def name(self, number: int) -> str:
+    def name(self, index: int) -> str:
         """Return the tar and the name inside it."""
-        return f"{self._path}:{self._names[number].decode()}"
+        return f"{self._path}:{self._names[index].decode()}"
 
-    def read(self, number: int) -> bytes:
+    def read(self, index: int) -> bytes:
         """Return the bytes of an image."""
-        length = int(self._lengths[number])
+        length = int(self._lengths[index])
         try:
             with self._path.open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), length, int(self._starts[number]))
+                data = os.pread(file.fileno(), length, int(self._starts[index]))
         except OSError as cause:
             raise BadImageError(cause.strerror or str(cause)) from cause
         if len(data) < length:
-            raise BadImageError("the tar ends before it")
+            raise BadImageError("the tar ends before the end of the image")
         return data
 
 
@@ -102,28 +159,29 @@ def _open_tars(root: Path, options: ImageOptions, augmentation: Augmentation | N
             f"{root / TRAIN_TAR} or {VAL_TAR} has no images", hint=f"compare its md5: {IMAGENET.by_hand(root)}"
         )
     classes = tuple(sorted({class_of(member) for member in train_members}))
-    numbers = {name: number for number, name in enumerate(classes)}
+    class_indices = {name: index for index, name in enumerate(classes)}
     labels = validation_labels(root, [member.name for member in test_members], VAL_TAR)
-    strange = sorted(set(labels) - set(numbers))
-    if strange:
+    unknown = sorted(set(labels) - set(class_indices))
+    if unknown:
         raise DataError(
-            f"classes {', '.join(strange[:5])} are tested but not in {TRAIN_TAR}", hint="is the tar complete?"
+            f"classes {', '.join(unknown[:5])} are in {VAL_TAR} but not in {TRAIN_TAR}",
+            hint=f"check that {TRAIN_TAR} is complete: compare its md5",
         )
-    parts = (
+    splits = (
         (TRAIN_TAR, train_members, [class_of(member) for member in train_members], augmentation),
         (VAL_TAR, test_members, labels, None),
     )
     train, test = (
-        Decoded(
+        OnDemand(
             TarImages(root / tar, members),
-            torch.tensor([numbers[name] for name in names]),
+            torch.tensor([class_indices[name] for name in names]),
             size=options.size,
             mean=options.mean,
             std=options.std,
             augmentation=extra,
             bad_images=options.bad_images,
         )
-        for tar, members, names, extra in parts
+        for tar, members, names, extra in splits
     )
     return DataSet(train=train, test=test, classes=classes, image_shape=(3, options.size, options.size))
 
@@ -143,7 +201,7 @@ def list_tar(path: Path, file: BinaryIO | None = None) -> Iterator[Member]:
     except tarfile.TarError as cause:
         raise DataError(f"{path} is damaged: {cause}", hint="compare its md5 with the published one") from cause
     except OSError as cause:
-        raise unreadable(path, cause) from cause
+        raise unreadable_file(path, cause) from cause
 
 
 def list_nested(path: Path) -> Iterator[Member]:
@@ -160,4 +218,4 @@ def list_nested(path: Path) -> Iterator[Member]:
     except tarfile.TarError as cause:
         raise DataError(f"{path} is damaged: {cause}", hint="compare its md5 with the published one") from cause
     except OSError as cause:
-        raise unreadable(path, cause) from cause
+        raise unreadable_file(path, cause) from cause

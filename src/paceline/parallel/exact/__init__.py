@@ -1,1 +1,1 @@
-"""Training whose result is the same to the last bit at every world size."""
+"""Bitwise training: every bit of the result is the same at every world size."""

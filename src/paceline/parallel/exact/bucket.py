@@ -1,4 +1,4 @@
-"""A bucket: gradients that travel together, and their sums over the shards computed so far."""
+"""A bucket: gradients that are sent together, and their sums over the shards computed so far."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from paceline.parallel.exact.exchange import Halves
 
 LARGEST = 4 << 20
-"""Bytes that travel together, at most. Where a bucket or a piece of it ends changes no bit of the result."""
+"""Maximum bytes of a bucket. The boundaries of buckets and pieces do not change any bit of the result."""
 SMALLEST = 64 << 10
-"""Bytes below which a piece takes more time than it saves."""
+"""Minimum bytes of a piece: a smaller one costs more time than it saves."""
 ALIGNMENT = 16
-"""Numbers to a multiple of which a gradient begins: 64 bytes of fp32, as torch's own allocations do."""
+"""Alignment of gradients in elements: 64 bytes of fp32, like torch's own allocations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat:
-    """Memory for one gradient of every parameter in a bucket, as a whole and parameter by parameter."""
+    """Memory for one gradient of every parameter in a bucket, as one flat tensor and as views per parameter."""
 
     whole: Tensor
     views: list[Tensor]
@@ -31,22 +31,22 @@ class Bucket:
         self.parameters = list(parameters)
         self.size = sum(_aligned(p.numel()) for p in parameters)
         self.missing: set[Tensor] = set()
-        """Parameters whose gradient the shard that is being computed has not left yet."""
+        """Parameters that have no gradient yet from the current shard."""
         self.sums: tuple[list[Flat], list[Flat]] = ([], [])
-        """Of the first half of the batch, and of the second, in the order of their addition."""
+        """Sums of the first half of the batch, and of the second, in the order of addition."""
         self._free: list[Flat] = []
 
     def begin(self) -> None:
-        """Forget the sums of the step before."""
+        """Clear the sums of the previous step."""
         for sums in self.sums:
             self._free += sums
             sums.clear()
         self.missing = set(self.parameters)
 
     def take(self, half: int, *, add: bool) -> None:
-        """Take the gradients that a shard left in the parameters; one that it did not leave counts as zero.
+        """Take the gradients of a shard from the parameters; a missing one counts as zero.
 
-        They are added to those taken before from this half of the batch, unless sums of other ranks come first.
+        They are added to the earlier ones of this half of the batch, unless sums of other ranks come first.
         """
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         sums = self.sums[half]
@@ -59,7 +59,7 @@ class Bucket:
             parameter.grad = None
 
     def pieces(self, number: int) -> Iterator[tuple[Halves, Tensor]]:
-        """Yield the sums of this rank and the memory for the sum of all, in about so many pieces of equal length."""
+        """Yield the sums of this rank and the memory for the total, in about `number` pieces of equal length."""
         left, right = ([flat.whole for flat in sums] for sums in self.sums)
         if not left and not right:
             self.sums[0].append(self._unused())
@@ -71,7 +71,7 @@ class Bucket:
             yield ([flat[piece] for flat in left], [flat[piece] for flat in right]), result[piece]
 
     def give(self) -> None:
-        """Leave the sum over all shards in the parameters."""
+        """Write the sum over all shards to the gradients of the parameters."""
         for parameter, view in zip(self.parameters, self._result.views, strict=True):
             parameter.grad = view
 
@@ -94,9 +94,9 @@ class Bucket:
 
 
 def make_buckets(parameters: Sequence[nn.Parameter]) -> list[Bucket]:
-    """Group parameters in the given order, each bucket of one type: a few, so that the first can leave early.
+    """Group parameters in the given order into a few buckets of one type each, so that the first can be sent early.
 
-    A bucket is larger than LARGEST where one parameter is.
+    A bucket exceeds LARGEST only if a single parameter does.
     """
     limit = min(LARGEST, max(4 * SMALLEST, sum(parameter.nbytes for parameter in parameters) // 4))
     groups: list[list[nn.Parameter]] = []

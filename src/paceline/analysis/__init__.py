@@ -1,1 +1,0 @@
-"""Numbers from records: no input, no output."""

@@ -1,0 +1,1 @@
+"""`paceline bench`: interleaved rounds of several variants, and their statistics."""

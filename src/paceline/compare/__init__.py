@@ -1,0 +1,1 @@
+"""`paceline compare`: two runs, checkpoints or weight files, tensor by tensor."""

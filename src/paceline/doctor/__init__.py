@@ -1,0 +1,1 @@
+"""`paceline doctor`: check devices, folders, clocks and links, and report problems."""

@@ -1,0 +1,75 @@
+"""`paceline.train`: train in this process, as the only rank or as one of several. Imports torch when it is called."""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.core.config import CHANGEABLE, SETTINGS, Config
+from paceline.core.errors import RunError, flag
+from paceline.core.load import load_config
+from paceline.core.start import Start
+from paceline.parallel.detect import detect_world
+from paceline.records.entries import RunResult, State
+from paceline.records.folder import RunFolder, find_run
+from paceline.records.reader import is_alive, read_rank
+
+DEFAULTS = Config()
+ALONE = Start()
+
+
+def train(
+    config: Config = DEFAULTS,
+    *,
+    start: Start = ALONE,
+    resume: Path | str | None = None,
+    show_table: bool = False,
+    began: float | None = None,
+) -> RunResult:
+    """Train in this process with these settings, or resume the run at `resume`, and return the results.
+
+    Start-up time counts from now, or from `began`, in seconds since 1970.
+    """
+    began = time.time() if began is None else began
+    # before importing torch, which warns about host names that it cannot resolve
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from paceline.engine.rank import run_rank  # noqa: PLC0415 - see above
+
+    if start.devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.devices))
+    world = replace(detect_world(os.environ, start), began=began)
+    folder = None if resume is None else find_run(Path(resume), config.runs_dir)
+    if folder is not None and world.is_lead:
+        _refuse_in_use(folder)
+    if folder is not None:
+        config = _check_resume(config, folder)
+    return run_rank(config, world, start=start, resume=folder, show_table=show_table)
+
+
+def _refuse_in_use(folder: RunFolder) -> None:
+    """Refuse to resume a run that another process is training; only the lead asks, before any rank has started."""
+    lead = read_rank(folder.rank(0))
+    if lead is not None and not State(lead["state"]).is_final and is_alive(lead):
+        raise RunError(
+            f"{folder.path} is in use by process {lead['pid']} on {lead['host']}",
+            hint="stop it first, or wait until it ends",
+        )
+
+
+def _check_resume(config: Config, folder: RunFolder) -> Config:
+    """Refuse to resume with settings that would make it another run."""
+    before = load_config(folder.config)
+    if config == replace(DEFAULTS, runs_dir=config.runs_dir):
+        return before
+    after = config.resolved()
+    for setting in SETTINGS:
+        old, new = getattr(before, setting), getattr(after, setting)
+        if setting not in CHANGEABLE and old != new:
+            given, why = flag(setting), ""
+            if setting == "batch_norm" and after.exact == "bitwise":
+                given, why = "--exact", ", which --exact bitwise needs"
+            raise RunError(
+                f"{folder.path} was trained with {flag(setting)} {old}, not {new}{why}",
+                hint=f"drop {given} to resume this run, or drop --resume to start another",
+            )
+    return after

@@ -1,0 +1,1 @@
+"""`paceline explain`: where the time of a run goes, its bottlenecks, and suggestions."""

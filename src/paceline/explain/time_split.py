@@ -1,0 +1,133 @@
+"""The time of a run by phase and rank: records summed over its intervals, one in memory at a time."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.records.phases import PHASES, STEP_PHASES, PhaseRecord, RankFacts
+
+Ranks = NDArray[np.float64]
+"""One number per rank."""
+REMAINDER = "remainder"
+"""Time outside all phases."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseTotals:
+    """Phases summed over intervals; everything but `steps` by rank, in seconds."""
+
+    steps: int
+    seconds: Ranks
+    phases: Mapping[str, Ranks]
+    """By phase, including REMAINDER: their sum is `seconds`."""
+    last: Ranks
+    """Number of steps in which the others waited for this rank."""
+    cpu: Ranks
+    cpu_wait: Ranks
+    """Seconds in which a thread was runnable, but had no core (run-queue delay)."""
+
+    def per_step(self, phase: str) -> Ranks:
+        """Return the mean seconds of a phase in a step."""
+        return self.phases[phase] / max(self.steps, 1)
+
+    @property
+    def step(self) -> Ranks:
+        """Mean seconds of a step, without the phases around steps."""
+        return sum((self.per_step(phase) for phase in STEP_PHASES), start=np.zeros_like(self.seconds))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntervalMeans:
+    """One interval as means over the ranks, for curves."""
+
+    step: int
+    steps: int
+    seconds: float
+    phases: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeSplit:
+    """The time of one start of a run, from the start of its first rank to the last record."""
+
+    facts: RankFacts
+    total: PhaseTotals
+    steady_state: PhaseTotals
+    """Without the first interval (warm-up), and without the time after the last step."""
+    intervals: tuple[IntervalMeans, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.facts.hosts)
+
+
+def split_time(records: Iterable[RankFacts | PhaseRecord]) -> TimeSplit | None:
+    """Sum the records of a run's last start that has any; None if there are none."""
+    found: _Collected | None = None
+    for record in records:
+        if isinstance(record, RankFacts):
+            earlier, found = found, _Collected(record)
+            if earlier is not None and earlier.total.count:
+                found.earlier = earlier
+        elif found is not None and len(record.seconds) == len(found.facts.hosts):
+            found.add(record)
+    if found is not None and not found.total.count and found.earlier is not None:
+        found = found.earlier
+    return None if found is None or not found.total.count else found.split()
+
+
+@dataclass(kw_only=True, slots=True)
+class _Adder:
+    """Running sums: rows are seconds, cpu, cpu_wait, last, then the phases; columns are ranks."""
+
+    table: NDArray[np.float64]
+    steps: int = 0
+    count: int = 0
+
+    def add(self, record: PhaseRecord) -> None:
+        rows = [record.seconds, record.cpu, record.cpu_wait, record.last]
+        self.table += np.array([*rows, *(record.phases[phase] for phase in PHASES)])
+        self.steps += record.steps
+        self.count += 1
+
+    def sums(self) -> PhaseTotals:
+        seconds, cpu, cpu_wait, last = self.table[:4]
+        phases: dict[str, Ranks] = dict(zip(PHASES, self.table[4:], strict=True))
+        phases[REMAINDER] = seconds - self.table[4:].sum(axis=0)
+        return PhaseTotals(steps=self.steps, seconds=seconds, phases=phases, last=last, cpu=cpu, cpu_wait=cpu_wait)
+
+
+@dataclass(slots=True)
+class _Collected:
+    """The records of one start."""
+
+    facts: RankFacts
+    earlier: "_Collected | None" = None
+    total: _Adder = field(init=False)
+    steady_state: _Adder = field(init=False)
+    intervals: list[IntervalMeans] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shape = 4 + len(PHASES), len(self.facts.hosts)
+        self.total, self.steady_state = (_Adder(table=np.zeros(shape)) for _ in range(2))
+
+    def add(self, record: PhaseRecord) -> None:
+        self.total.add(record)
+        if record.steps:
+            if self.intervals:
+                self.steady_state.add(record)
+            means = {phase: float(np.mean(record.phases[phase])) for phase in PHASES}
+            seconds = float(np.mean(record.seconds))
+            self.intervals.append(IntervalMeans(step=record.step, steps=record.steps, seconds=seconds, phases=means))
+
+    def split(self) -> TimeSplit:
+        steady = self.steady_state if self.steady_state.count else self.total  # there is only one interval
+        return TimeSplit(
+            facts=self.facts,
+            total=self.total.sums(),
+            steady_state=steady.sums(),
+            intervals=tuple(self.intervals),
+        )

@@ -1,0 +1,230 @@
+"""Rendezvous of ranks started by hand, and of launchers: over a port, or over a shared file that may be stale."""
+
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import torch.distributed as dist
+
+from paceline.core.errors import RanksError
+from paceline.core.units import plural
+from paceline.core.world import World
+from paceline.parallel.ports import wait_for_listener
+from paceline.records.writer import replacing
+
+SECONDS_BETWEEN_LOOKS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peers:
+    """Processes that connect to each other, as one of them sees it: ranks, or the launchers of nodes."""
+
+    kind: Literal["rank", "node"] = "rank"
+    index: int
+    size: int
+    place: str
+    """tcp://HOST:PORT or file:///path for ranks, HOST:PORT for nodes."""
+    timeout: float
+
+    @property
+    def index_flag(self) -> str:
+        """The flag for the index of this process."""
+        return "--rank" if self.kind == "rank" else "--node-rank"
+
+    @property
+    def size_flag(self) -> str:
+        """The flag for the number of processes."""
+        return "--world-size" if self.kind == "rank" else "--nnodes"
+
+    def named(self, indices: Iterable[int]) -> str:
+        """Return the name of one or several of them."""
+        return f"{self.kind} " + ", ".join(map(str, sorted(indices)))
+
+
+def open_store(world: World, timeout: float) -> dist.Store | None:
+    """Return the store over which the ranks exchange addresses; None if torchrun provides it.
+
+    Collective: every rank must call it; it returns once all ranks have connected.
+    """
+    kind, _, place = world.init_method.partition("://")
+    if kind == "env":
+        return None
+    peers = Peers(index=world.rank, size=world.size, place=world.init_method, timeout=timeout)
+    if kind == "file":
+        return FileRendezvous(Path(place), peers).open()
+    store = _connect(place, peers)
+    wait_for_peers(store, peers)
+    return store
+
+
+def open_node_store(*, node_rank: int, nnodes: int, rendezvous: str, timeout: float) -> dist.Store:
+    """Return a store of all launchers once they have connected; torchrun in this process shares its server.
+
+    Collective: the launcher of every node must call it.
+    """
+    peers = Peers(kind="node", index=node_rank, size=nnodes, place=rendezvous, timeout=timeout)
+    store = _connect(rendezvous, peers)
+    wait_for_peers(store, peers)
+    return store
+
+
+def wait_for_peers(store: dist.Store, peers: Peers) -> None:
+    """Wait until every peer has registered; name peers that are missing, appear twice, or expect another number."""
+    deadline = time.monotonic() + peers.timeout
+    missing = set(range(peers.size))
+    try:
+        if store.add(f"came/{peers.index}", 1) > 1:
+            raise RanksError(
+                f"{peers.place}: another process is {peers.named([peers.index])} too",
+                hint=f"give every {'process' if peers.kind == 'rank' else 'node'} its own {peers.index_flag}, "
+                f"from 0 to {peers.size - 1}",
+            )
+        store.set(f"here/{peers.index}", str(peers.size))
+        while missing:
+            for index in sorted(missing):
+                if store.check([f"here/{index}"]):
+                    _compare_counts(index, int(store.get(f"here/{index}")), peers)
+                    missing.remove(index)
+            if missing and time.monotonic() > deadline:
+                raise missing_peers(missing, peers)
+            time.sleep(SECONDS_BETWEEN_LOOKS if missing else 0)
+    except dist.DistNetworkError as cause:  # peer 0 holds the store, and timed out first
+        raise RanksError(
+            f"{peers.place}: {peers.kind} 0 exited before all {peers.size} {peers.kind}s had connected; "
+            f"missing: {peers.named(missing)}",
+            hint=f"see the output of {peers.kind} 0 and of the missing {peers.kind}s",
+        ) from cause
+
+
+def _compare_counts(index: int, size: int, peers: Peers) -> None:
+    if size != peers.size:
+        raise RanksError(
+            f"{peers.named([index])} expects {plural(size, peers.kind)}, "
+            f"{peers.named([peers.index])} expects {peers.size}",
+            hint=f"give every {peers.kind} the same {peers.size_flag}",
+        )
+
+
+def missing_peers(missing: Iterable[int], peers: Peers) -> RanksError:
+    """Return the error that names the missing peers."""
+    return RanksError(
+        f"{peers.place}: waited {peers.timeout:g} s for {peers.size} {peers.kind}s, "
+        f"but {peers.named(missing)} did not connect",
+        hint=f"see the output of the missing {peers.kind}s; the address must be reachable from their hosts; "
+        "to wait longer, raise --timeout",
+    )
+
+
+def _connect(address: str, peers: Peers) -> dist.TCPStore:
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or not host:
+        raise RanksError(f"{peers.place} is not an address", hint="use tcp://HOST:PORT")
+    is_first = peers.index == 0
+    limit = timedelta(seconds=peers.timeout)
+    try:
+        if not is_first:
+            wait_for_listener(host, int(port), peers.timeout)
+        return dist.TCPStore(
+            host,
+            int(port),
+            is_master=is_first,
+            timeout=limit,
+            wait_for_workers=False,
+            multi_tenant=peers.kind == "node",
+        )
+    except (OSError, RuntimeError) as cause:  # torch's own errors are of the second kind
+        if "EADDRINUSE" in str(cause) or "address already in use" in str(cause).lower():
+            raise RanksError(
+                f"port {port} on {socket.gethostname()} is taken",
+                hint=f"is {peers.kind} 0 already running? give every {peers.kind} its own {peers.index_flag}, "
+                "or choose another port",
+            ) from cause
+        who = f"{peers.named([peers.index])} could not " + ("listen" if is_first else f"reach {peers.kind} 0")
+        raise RanksError(
+            f"{who} at {host}:{port} within {peers.timeout:g} s",
+            hint=f"is {peers.kind} 0 running, on {host}, with the same address, and is the port open?",
+        ) from cause
+
+
+class FileRendezvous:
+    """Rendezvous over a shared folder next to a path, in any order of arrival and despite files of earlier attempts.
+
+    Every rank writes a hello with a random nonce. Rank 0 answers each nonce with a new token for this attempt; a rank
+    that finds its nonce answered acknowledges the token. When every rank has acknowledged the token, which no rank of
+    an earlier attempt can, rank 0 writes go, and all ranks open the store of that name.
+    """
+
+    def __init__(self, path: Path, peers: Peers) -> None:
+        self._folder = path.with_name(path.name + ".rendezvous")
+        self._peers = peers
+        self._deadline = time.monotonic() + peers.timeout
+
+    def open(self) -> dist.Store:
+        """Wait for all ranks, and return the store of this attempt."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise RanksError(f"cannot use {self._folder}: {cause.strerror}", hint="use a shared folder") from cause
+        token = self._lead() if self._peers.index == 0 else self._follow()
+        store = dist.FileStore(str(self._folder / f"store-{token}"), self._peers.size)
+        store.set_timeout(timedelta(seconds=self._peers.timeout))
+        return store
+
+    def _lead(self) -> str:
+        token = secrets.token_hex(8)
+        others = range(1, self._peers.size)
+        waiting = set(others)
+        while waiting:
+            for rank in waiting:
+                nonce = self._read(f"hello-{rank}")
+                if nonce:
+                    self._write(f"answer-{rank}", f"{nonce} {token}")
+            waiting = {rank for rank in waiting if not self._read(f"acknowledge-{rank}").endswith(token)}
+            self._pause(waiting)
+        for stale in self._folder.glob("store-*"):
+            stale.unlink(missing_ok=True)
+        self._write("go", token)
+        return token
+
+    def _follow(self) -> str:
+        nonce = secrets.token_hex(8)
+        rank = self._peers.index
+        self._write(f"hello-{rank}", nonce)
+        while True:
+            answered, _, token = self._read(f"answer-{rank}").partition(" ")
+            if answered == nonce:
+                self._write(f"acknowledge-{rank}", f"{nonce} {token}")
+                if self._read("go") == token:
+                    return token
+            self._pause({0})
+
+    def _pause(self, missing: set[int]) -> None:
+        if missing and time.monotonic() > self._deadline:
+            raise missing_peers(missing, self._peers)
+        if missing:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._folder / name).read_text(encoding="ascii")
+        except OSError:
+            return ""
+
+    def _write(self, name: str, text: str) -> None:
+        if self._read(name) == text:
+            return
+        with replacing(self._folder / name, durable=False) as scratch:
+            scratch.write_text(text, encoding="ascii")
+
+
+def remove_rendezvous_files(world: World) -> None:
+    """Remove the files of a file:// rendezvous; the lead calls it when all ranks have left."""
+    kind, _, place = world.init_method.partition("://")
+    if kind == "file" and world.is_lead:
+        shutil.rmtree(Path(place).with_name(Path(place).name + ".rendezvous"), ignore_errors=True)

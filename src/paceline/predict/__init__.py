@@ -1,0 +1,1 @@
+"""`paceline predict`: simulate a step on other ranks, links and batches, from a profile or a model spec."""

@@ -1,0 +1,70 @@
+"""Phases added up: the last start of a run counts, and a thousand ranks are read in little memory."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from paceline.explain.time_split import REMAINDER, split_time
+from paceline.records.phases import PHASES, phases_as_json
+from tests.explain.sample_phases import facts, interval
+
+
+def test_the_first_interval_and_the_end_are_not_steady():
+    found = split_time([
+        facts(), interval(10, start=[9.0, 9.0], forward=[5.0, 5.0]), interval(20, forward=[1.0, 2.0]),
+        interval(30, forward=[1.0, 2.0]), interval(30, steps=0, evaluate=[3.0, 3.0]),
+    ])  # fmt: skip
+    assert found is not None
+    assert found.steady_state.steps == 20
+    assert found.steady_state.per_step("forward") == pytest.approx([0.1, 0.2])
+    assert found.steady_state.step == pytest.approx([0.1, 0.2])
+    assert found.total.phases["evaluate"] == pytest.approx([3.0, 3.0])
+    assert found.total.phases[REMAINDER] == pytest.approx([2.0, 2.0])
+    assert sum(found.total.phases.values()) == pytest.approx(found.total.seconds)
+    assert [(moment.step, moment.phases["forward"]) for moment in found.intervals] == [(10, 5.0), (20, 1.5), (30, 1.5)]
+
+
+def test_only_the_last_start_that_got_anywhere_counts():
+    first = [facts(), interval(10), interval(20)]
+    resumed = [facts(3, first_step=20), interval(30, ranks=3)]
+    found = split_time([*first, *resumed])
+    assert found is not None
+    assert (found.world_size, found.total.steps) == (3, 10)
+    crashed = split_time([*first, facts(4)])
+    assert crashed is not None
+    assert (crashed.world_size, crashed.total.steps) == (2, 20)
+
+
+def test_a_run_without_records_has_no_split():
+    assert split_time([]) is None
+    assert split_time([facts()]) is None
+    assert split_time([interval(3)]) is None
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from paceline.explain.time_split import split_time
+from paceline.records.folder import RunFolder
+from paceline.records.phases import read_phases
+found = split_time(read_phases(RunFolder(Path(sys.argv[1]))))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(found.total.steps, found.world_size, used.ru_maxrss / 1e6)
+"""
+
+
+def test_a_thousand_ranks_and_ten_thousand_steps_are_read_in_little_memory(tmp_path):
+    ranks, random = 1000, np.random.default_rng(0)
+    with (tmp_path / "phases.jsonl").open("w") as file:
+        file.write(json.dumps(phases_as_json(facts(ranks))) + "\n")
+        times = {phase: np.round(random.random(ranks) * 10, 6).tolist() for phase in PHASES}
+        line = json.dumps(phases_as_json(interval(50, 50, ranks, **times)))
+        for number in range(200):
+            file.write(line.replace('"step": 50', f'"step": {50 * (number + 1)}') + "\n")
+    words = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    steps, size, gigabytes = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert (int(steps), int(size)) == (10_000, 1000)
+    assert float(gigabytes) < 1

@@ -1,0 +1,57 @@
+"""Deterministic operations only, and what the bits of a result depend on besides them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import deterministic
+
+from paceline.core.config import Config
+from paceline.core.errors import ModelError, RunError
+from paceline.parallel.exact.determinism import deterministic_only, fingerprint, refuse_other_bits
+
+CHECKS: Any = deterministic  # a module with a property, which type checkers cannot see
+
+
+def test_a_non_deterministic_operation_is_named():
+    with pytest.raises(ModelError, match=r"^put_ is non-deterministic") as refused, deterministic_only():
+        torch.zeros(3).put_(torch.tensor([0]), torch.tensor([1.0]))
+    assert "--exact order" in (refused.value.hint or "")
+
+
+def test_other_errors_of_torch_pass_unchanged():
+    with pytest.raises(RuntimeError, match="size of tensor"), deterministic_only():
+        torch.zeros(2).add(torch.zeros(3))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_settings_of_torch_are_put_back(before):
+    torch.use_deterministic_algorithms(mode=before)
+    try:
+        with deterministic_only():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert not CHECKS.fill_uninitialized_memory
+        assert torch.are_deterministic_algorithms_enabled() is before
+        assert CHECKS.fill_uninitialized_memory
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+HERE = fingerprint(Config(exact="bitwise", shards=8), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "way_out"),
+    [
+        ("arithmetic", 1, "the version of Paceline that started it"),
+        ("torch", "2.9.0", "resume where torch is 2.9.0"),
+        ("threads", 7, "--threads 7"),
+        ("MKL_CBWR", "COMPATIBLE", "resume where MKL_CBWR is COMPATIBLE"),
+    ],
+)
+def test_a_run_that_began_elsewhere_is_refused_with_the_way_out(name, value, way_out):
+    refuse_other_bits(HERE, HERE)
+    with pytest.raises(RunError, match=f"{name} was {value} when saved and is") as refused:
+        refuse_other_bits(HERE | {name: value}, HERE)
+    assert way_out in (refused.value.hint or "")
+    assert "--exact order" in (refused.value.hint or "")

@@ -1,0 +1,65 @@
+"""The recorded environment of a run: enough to repeat the run, and without secrets."""
+
+import json
+import subprocess
+
+import pytest
+
+from paceline.records.environment import describe_environment
+from paceline.records.folder import RunFolder
+
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "planted-aws-secret",
+    "OPENAI_API_KEY": "planted-openai-secret",
+    "WANDB_API_KEY": "planted-wandb-secret",
+    "GITHUB_TOKEN": "planted-github-secret",
+    "DATABASE_URL": "postgres://user:planted-database-secret@host/db",
+    "PGPASSWORD": "planted-password-secret",
+}
+
+
+def files_with(folder, text):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [str(path.relative_to(folder)) for path in files if text.encode() in path.read_bytes()]
+
+
+def test_no_file_of_a_run_holds_a_secret_of_the_environment(small_run, monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "planted-interface")
+    folder = small_run(track=("tensorboard",)).folder
+    assert files_with(folder, "planted-interface") == ["environment.json"]
+    assert files_with(folder, "planted-") == ["environment.json"]
+    for name, value in SECRETS.items():
+        assert files_with(folder, value) == []
+        assert files_with(folder, name) == []
+
+
+def test_the_recorded_environment_is_enough_to_repeat_a_run(finished_run: RunFolder):
+    (facts,) = json.loads(finished_run.environment.read_text())
+    assert facts["packages"].keys() >= {"paceline", "torch", "numpy"}
+    assert facts["device"].startswith("cpu (")
+    assert facts.keys() >= {"time", "host", "python", "platform", "cpu", "cores", "variables", "command", "git"}
+
+
+@pytest.fixture
+def checkout(elsewhere):
+    """Work in a git checkout with one commit."""
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@y"]
+    (elsewhere / "file").write_text("first")
+    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "first"], ["tag", "v1"]):
+        subprocess.run([*git, *words], check=True)
+    return elsewhere
+
+
+def test_the_commit_is_noted_and_marked_when_files_differ(checkout):
+    answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    commit = answer.stdout.strip()
+    assert describe_environment({}, device="cpu")["git"] == commit
+    (checkout / "file").write_text("second")
+    assert describe_environment({}, device="cpu")["git"] == f"{commit}-dirty"
+
+
+def test_outside_a_checkout_there_is_no_commit(elsewhere):
+    assert describe_environment({}, device="cpu")["git"] is None

@@ -1,0 +1,55 @@
+"""Facts for a page: results and settings side by side, and the numbers of every run."""
+
+from dataclasses import replace
+
+from paceline.report.page_tables import comparison, environment_section, measurements, unlike_runs
+from tests.bench.sample_bench import make_bench
+from tests.report.sample_runs import make_run, make_split
+
+
+def rows_by_name(table):
+    return {name: values for name, *values in table.rows}
+
+
+def test_runs_of_the_same_work_are_compared_by_speed_and_devices():
+    one = make_run("one", split=make_split(ranks=1, communication=0, straggler=0))
+    two = make_run("two", split=make_split(ranks=2, backward=10, communication=0, straggler=0))
+    rows = rows_by_name(comparison([one, two]))
+    assert rows["world"] == ["1 rank", "2 ranks"]
+    assert rows["speed-up"] == ["1.00×", "2.00×"]
+    assert rows["efficiency"] == ["100%", "100%"]
+    assert "samples/s" not in rows, "the step says it"
+
+
+def test_runs_of_different_work_have_no_speed_up():
+    runs = [make_run("a"), make_run("b", model="resnet56")]
+    rows = rows_by_name(comparison(runs))
+    assert unlike_runs(*runs)
+    assert "speed-up" not in rows
+    assert rows["model"] == ["resnet20", "resnet56"]
+
+
+def test_settings_that_are_equal_or_about_records_are_left_out():
+    rows = rows_by_name(comparison([make_run("a", lr=0.1, name="x"), make_run("b", lr=0.2, name="y")]))
+    assert rows["lr"] == ["0.1", "0.2"]
+    assert not {"name", "momentum"} & set(rows)
+
+
+def test_another_batch_is_still_the_same_work():
+    assert unlike_runs(make_run(global_batch=128), make_run(global_batch=256)) == []
+
+
+def test_the_last_start_of_a_run_is_its_environment():
+    run = make_run("mine")
+    moved = replace(run, environments=[*run.environments, {"host": "node7", "packages": {"torch": "2.9"}}])
+    environment, settings = environment_section([moved]).facts
+    assert environment.facts == [("host", "node7"), ("torch", "2.9")]
+    assert (environment.title, settings.title) == ("Environment", "Settings")
+    assert ("model", "resnet20") in settings.facts
+    assert environment_section([run, moved]).facts[0].title == "mine: Environment"
+
+
+def test_every_run_of_a_benchmark_has_a_row():
+    table = measurements(make_bench({0: [100.0, 98.0], 1: [180.0, 176.0]}, devices=[1, 2]))
+    assert len(table.rows) == 4
+    assert table.rows[3] == ["ddp 2", "strong", "2", "176", "727.27", "0.5", "0.9000"]
