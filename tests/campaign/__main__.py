@@ -116,7 +116,7 @@ def result_text(cases: Sequence[Case], journal: Journal, seed: int) -> str:
         "loader workers": Counter(str(case.workers) for case in cases),
         "model with": Counter(case.model for case in cases),
         "optimizer": Counter(case.optimizer for case in cases),
-        "pieces of gradients": Counter(f"{case.piece_bytes} bytes" for case in cases),
+        "pieces of gradients": Counter(f"{case.bucket_bytes} bytes" for case in cases),
         "killed": Counter(kill.moment for kill in kills),
         "resumed on": Counter(f"W={kill.resume_size}" for kill in kills),
     }

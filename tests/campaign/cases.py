@@ -6,14 +6,14 @@ from random import Random
 from typing import Any, Literal
 
 from paceline.core.setting_types import Interval
-from paceline.parallel.exact.bucket import SMALLEST
+from paceline.parallel.exact.bucket import FIRST
 
 Moment = Literal["before a step", "in a backward pass", "after an update", "in a save"]
 MOMENTS: tuple[Moment, ...] = ("before a step", "in a backward pass", "after an update", "in a save")
 OWN = Path(__file__).with_name("models.py")
 MODELS = {"plain": f"{OWN}:plain", "dropout": f"{OWN}:dropped", "batch norm": f"{OWN}:normed", "both": "cnn"}
 """By what they have of batch norm and dropout."""
-PIECES = (64, 1024, SMALLEST)
+BUCKETS = (64, 1024, FIRST)
 """Bytes. A whole model fits into the last, so that nothing leaves before the end of a backward pass."""
 NUM_SAMPLES = 1293
 """Training samples of the digits."""
@@ -46,8 +46,8 @@ class Case:
     ema: float | None
     clip: float | None
     save_every: int
-    piece_bytes: int
-    """What the gradients of the case are cut by at least; those of the one rank that it is compared with never are."""
+    bucket_bytes: int
+    """Size of the first bucket; the run that the case is compared with has one bucket."""
     kill: Kill | None
 
     def settings(self, runs_dir: Path, workers: int) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Case:
 
     def __str__(self) -> str:
         facts = f"W={self.world_size} V={self.shards} workers={self.workers} {self.model}, {self.optimizer}"
-        facts += f", pieces of {self.piece_bytes} bytes"
+        facts += f", buckets of {self.bucket_bytes} bytes"
         if self.kill is None:
             return facts
         kill = self.kill
@@ -105,7 +105,7 @@ def make_case(seed: int, number: int, *, killed: bool) -> Case:
         ema=random.choice([None, None, 0.9]),
         clip=random.choice([None, None, 0.5]),
         save_every=save_every,
-        piece_bytes=random.choice(PIECES),
+        bucket_bytes=random.choice(BUCKETS),
         kill=_make_kill(random, world_size, steps, save_every) if killed else None,
     )
 

@@ -19,7 +19,7 @@ def check(pool: RankPool, case: Case, folder: Path, *, fault: str | None = None)
     settings = case.settings(folder / "case", case.workers)
     try:
         if case.kill is None:
-            found = pool.of(case.world_size).run(train_case, settings, None, None, fault, case.piece_bytes)[0]
+            found = pool.of(case.world_size).run(train_case, settings, None, None, fault, case.bucket_bytes)[0]
         else:
             found = killed_and_resumed(pool, case, folder)
     except RanksError as problem:  # the ranks themselves saw that they differ
@@ -31,11 +31,11 @@ def killed_and_resumed(pool: RankPool, case: Case, folder: Path) -> Path:
     kill = case.kill
     assert kill is not None
     settings = case.settings(folder / "case", case.workers)
-    pool.of(case.world_size).run_until_death(kill.rank, train_case, settings, None, kill, None, case.piece_bytes)
+    pool.of(case.world_size).run_until_death(kill.rank, train_case, settings, None, kill, None, case.bucket_bytes)
     (run,) = (folder / "case").glob("*/001")
     assert not (run / "checkpoints" / f"step-{case.steps:08d}.json").exists(), "the kill came too late"
     again = case.settings(folder / "case", kill.resume_workers)
-    return pool.of(kill.resume_size).run(train_case, again, run, None, None, case.piece_bytes)[0]
+    return pool.of(kill.resume_size).run(train_case, again, run, None, None, case.bucket_bytes)[0]
 
 
 def unequal(first: Path, second: Path) -> list[str]:

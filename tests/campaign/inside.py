@@ -4,7 +4,7 @@ import io
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from paceline.engine import checkpoint, loop
 from paceline.engine.loop import Training
-from paceline.parallel.exact import bucket, exchange
-from paceline.parallel.exact.exchange import Halves, Route
+from paceline.parallel.exact import bucket, reducer
+from paceline.parallel.exact.bucket import Bucket
 from paceline.parallel.team import Team
 from tests.campaign.cases import Kill
 from tests.ranks.runs import train_rank
@@ -30,13 +30,14 @@ def train_case(
     resume: Path | None = None,
     kill: Kill | None = None,
     fault: str | None = None,
-    piece_bytes: int = bucket.SMALLEST,
+    bucket_bytes: int = bucket.FIRST,
 ) -> Path:
     """Train as one rank, and return the run folder."""
     warnings.simplefilter("ignore")
     doom = nullcontext() if kill is None or kill.rank != team.world.rank else dying(kill)
     planted = nullcontext() if fault is None else FAULTS[fault](team)
-    with doom, planted, replaced(bucket, "SMALLEST", piece_bytes), redirect_stdout(io.StringIO()):
+    limits = replaced(bucket, "FIRST", bucket_bytes), replaced(bucket, "LARGEST", bucket_bytes)
+    with doom, planted, limits[0], limits[1], redirect_stdout(io.StringIO()):
         return train_rank(team, settings, resume).folder
 
 
@@ -76,13 +77,13 @@ def dying_step(honest: Callable[..., float], kill: Kill) -> Callable[..., float]
     return train_step
 
 
-def dying_backward(honest: Callable[..., None], step: int) -> Callable[..., None]:
-    def backward(self: Training, part: loop.MicroBatch) -> None:
+def dying_backward(honest: Callable[..., Any], step: int) -> Callable[..., Any]:
+    def backward(self: Training, part: loop.MicroBatch) -> Any:
         assert self.job.reducer is not None
-        if self.progress.step == step and len(self.job.reducer._shards) == 1:  # the last shard, whose gradients leave
+        if self.progress.step == step and self.job.reducer._num_left == 0:  # the last shard, whose gradients leave
             parameters = list(self.job.model.parameters())
             parameters[len(parameters) // 2].register_hook(lambda _gradient: die())
-        honest(self, part)
+        return honest(self, part)
 
     return backward
 
@@ -98,27 +99,27 @@ def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:
     return write_json
 
 
-class RingExchange:
-    """Sums as stock DDP does: each rank its own shards, then gloo's all-reduce."""
+class FloatBucket(Bucket):
+    """Sums as stock DDP does: in floating point, each rank its own shards, then gloo's all-reduce."""
 
-    def __init__(self, sums: Halves, result: Tensor, route: Route, **_where: int) -> None:
-        total = torch.zeros_like(result)
-        for part in (*sums[0], *sums[1]):
-            total.add_(part)
-        if route.num_ranks > 1:
-            dist.all_reduce(total)
-        result.copy_(total)
+    def begin(self) -> None:
+        super().begin()
+        self.floats = torch.zeros(self.size, dtype=self.fixed.dtype)
 
-    is_ready = True
+    def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
+        self.floats += self._collect(gradients)
+        super().add(gradients, is_last=is_last)
 
-    def fold(self) -> None:
-        pass
+    def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:
+        super().give(targets, seen)
+        if dist.is_initialized():
+            dist.all_reduce(self.floats)
+        for slot in self.slots:
+            targets[slot.name].grad = slot.view(self.floats).to(slot.dtype)
 
-    spread = finish = fold
 
-
-def ring(_team: Team) -> Any:
-    return replaced(exchange, "Exchange", RingExchange)
+def floating_point(_team: Team) -> Any:
+    return replaced(reducer, "Bucket", FloatBucket)
 
 
 def two_threads(_team: Team) -> Any:
@@ -165,7 +166,7 @@ def unweighted(team: Team) -> Any:
 
 
 FAULTS: dict[str, Callable[[Team], Any]] = {
-    "ring all-reduce": ring,
+    "floating-point sums": floating_point,
     "two threads": two_threads,
     "randomness consumed per rank": own_stream,
     "one flipped bit on one rank": flipped_bit,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.parallel.exact.reducer import Reducer
-from tests.campaign.cases import PIECES, make_case
+from tests.campaign.cases import BUCKETS, make_case
 from tests.campaign.check import check
 from tests.campaign.inside import FAULTS, FLIPPED_STEP, replaced, train_case
 from tests.ranks.pool import RankPool
@@ -37,22 +37,23 @@ def test_a_random_case_has_the_bits_of_one_rank(pool, tmp_path, number):
 
 def count_early_starts(team, *words):
     """Train, and return how many buckets left while a backward pass was running."""
-    early, honest = [], Reducer._start_next
+    early, honest = [], Reducer._arrived
 
-    def noting(self):
-        early.append(self._overlaps)
-        honest(self)
+    def noting(self, *arrival):
+        before = self._num_added
+        honest(self, *arrival)
+        early.append(self._num_added - before)
 
-    with replaced(Reducer, "_start_next", noting):
+    with replaced(Reducer, "_arrived", noting):
         train_case(team, *words)
     return sum(early)
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-def test_small_pieces_are_sent_during_the_backward_pass(pool, tmp_path, three_ranks, piece_bytes):
+@pytest.mark.parametrize("bucket_bytes", BUCKETS)
+def test_small_buckets_are_sent_during_the_backward_pass(pool, tmp_path, three_ranks, bucket_bytes):
     """So the campaign is about that, too; large ones leave after it."""
-    words = (three_ranks.settings(tmp_path, 0), None, None, None, piece_bytes)
-    assert [num > 7 for num in pool.of(3).run(count_early_starts, *words)] == [piece_bytes != PIECES[-1]] * 3
+    words = (three_ranks.settings(tmp_path, 0), None, None, None, bucket_bytes)
+    assert [num > 7 for num in pool.of(3).run(count_early_starts, *words)] == [bucket_bytes != BUCKETS[-1]] * 3
 
 
 def test_the_case_for_faults_is_equal_without_one(pool, tmp_path, three_ranks):

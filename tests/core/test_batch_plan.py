@@ -70,19 +70,6 @@ def test_a_small_last_batch_has_shards_of_two_samples_where_all_others_have():
     assert of_16.micro_batches(5, 0) == {0: range(3), 1: range(3, 5)}
 
 
-def test_shards_are_computed_from_the_ends_of_the_batch_to_its_middle():
-    config = Config(global_batch=64, batch_norm="ghost", shards=8)
-    orders = {
-        size: [
-            BatchPlan.make(config, num_samples=64, world_size=size).micro_batch_indices(rank) for rank in range(size)
-        ]
-        for size in (1, 2, 3)
-    }
-    assert orders == {1: [[0, 1, 2, 3, 7, 6, 5, 4]], 2: [[0, 1, 2, 3], [7, 6, 5, 4]], 3: [[0, 1], [2, 3, 4], [7, 6, 5]]}
-    few = BatchPlan.make(config, num_samples=64, world_size=2)
-    assert (list(few.micro_batches(11, 0)), list(few.micro_batches(11, 1))) == ([0, 1, 2, 3], [4])
-
-
 def test_more_ranks_than_samples_or_shards_are_refused():
     with pytest.raises(ConfigError, match="too small for 5 ranks"):
         BatchPlan.make(Config(global_batch=4), num_samples=100, world_size=5)

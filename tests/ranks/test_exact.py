@@ -121,12 +121,15 @@ CASES = {
 )
 def test_every_bit_is_the_same_at_every_world_size(ranks, tmp_path, models, name):
     settings = exact_settings(tmp_path, **CASES[name])
+    no_fsdp = "ema" in settings or settings["model"] == "Halved"  # refused: see test_fsdp
+    sharded = {} if no_fsdp else {"mode": "fsdp"}
     if settings["model"] not in {"cnn", "mlp"}:
         settings["model"] = f"{models}:{settings['model']}"
     alone = train(ranks, 1, settings)
     assert len(scores(alone)) > 3
     for world_size in (2, 3, 4):
         assert unequal(alone, train(ranks, world_size, settings)) == [], f"{world_size} ranks"
+    assert unequal(alone, train(ranks, 3, settings | sharded)) == [], "fsdp"
 
 
 def test_buffers_of_every_kind_hold_what_the_shards_saw(ranks, tmp_path, models):
@@ -138,7 +141,7 @@ def test_buffers_of_every_kind_hold_what_the_shards_saw(ranks, tmp_path, models)
 
 
 def in_many_buckets(team: Team, settings: dict[str, Any]) -> RunResult:
-    return planted("paceline.parallel.exact.bucket", "LARGEST", 2048, team, settings)
+    return train_rank(team, settings | {"bucket_mb": 0.002})
 
 
 def test_where_buckets_end_changes_no_bit(ranks, tmp_path):
@@ -193,7 +196,7 @@ def with_fault(team: Team, settings: dict[str, Any], name: str) -> RunResult:
         return train_rank(team, settings)
 
 
-@pytest.mark.parametrize("fault", ["ring all-reduce", "randomness consumed per rank", "unweighted ragged batch"])
+@pytest.mark.parametrize("fault", ["floating-point sums", "randomness consumed per rank", "unweighted ragged batch"])
 def test_a_planted_fault_shows_at_three_ranks(ranks, tmp_path, fault):
     settings = exact_settings(tmp_path, model="cnn", shards=6)
     assert unequal(train(ranks, 1, settings), train(ranks, 3, settings)) == []
@@ -225,10 +228,10 @@ def flipped(team: Team, settings: dict[str, Any]) -> RunResult:
 
     honest = Bucket.give
 
-    def give(self):
-        honest(self)
+    def give(self, targets, seen):
+        honest(self, targets, seen)
         if team.world.rank == 1:
-            self.parameters[0].grad.view(-1)[:1].view(torch.int32).bitwise_xor_(1 << 20)
+            targets[self.slots[0].name].grad.view(-1)[:1].view(torch.int32).bitwise_xor_(1 << 20)
 
     return planted("paceline.parallel.exact.bucket.Bucket", "give", give, team, settings)
 
@@ -248,7 +251,6 @@ def test_an_operation_that_is_not_deterministic_is_refused(ranks, tmp_path, mode
     "settings",
     [
         {"batch_norm": "sync"},
-        {"mode": "fsdp"},
         {"mode": "dp"},
         {"compile": True},
         {"compress": "bf16"},

@@ -95,11 +95,7 @@ class BatchPlan:
     def micro_batch_indices(self, rank: int) -> list[int]:
         """Indices of a rank's micro-batches, counted over all ranks, in the order in which it computes them."""
         num_parts = self.world_size * self.accumulate if self.shards is None else self.shards
-        own = range(rank * num_parts // self.world_size, (rank + 1) * num_parts // self.world_size)
-        if self.shards is None:
-            return list(own)
-        first, second = order_of_addition(self.shards, self.shards)
-        return [shard for shard in (*first, *second) if shard in own]
+        return list(range(rank * num_parts // self.world_size, (rank + 1) * num_parts // self.world_size))
 
     def __str__(self) -> str:
         per_rank = -(-self.global_batch // self.world_size)
@@ -112,17 +108,6 @@ class BatchPlan:
             f"{count(self.global_batch)} samples/step{ranks}{parts}, {plural(self.steps_per_epoch, 'step')}/epoch, "
             f"{plural(self.total_steps, 'step')} in total"
         )
-
-
-def order_of_addition(shards: int, num_shards: int) -> tuple[range, range]:
-    """Return the order in which the gradients of the first `num_shards` of `shards` shards are added, in two sums.
-
-    The first sum takes the first half of the batch from its first shard on, the second sum the other half from its last
-    shard back, and the result is first + second. Ranks own consecutive shards, so a rank adds its own to what comes
-    from the ranks farther from the middle and passes the sum on: the order is the same at every world size.
-    """
-    middle = shards // 2
-    return range(min(middle, num_shards)), range(num_shards - 1, middle - 1, -1)
 
 
 def refuse_more_ranks_than_shards(config: Config, world_size: int) -> None:

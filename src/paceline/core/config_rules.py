@@ -17,7 +17,6 @@ class Unfit(NamedTuple):
 
 UNFIT = (
     Unfit("batch_norm", "sync", "sums statistics in an order that depends on the world size", "use --batch-norm ghost"),
-    Unfit("mode", "fsdp", "sums gradients in an order that depends on the world size", "use --mode ddp"),
     Unfit("mode", "dp", "splits the batch by device, not into fixed shards", "use --mode ddp or single"),
     Unfit("compile", value=True, why="may generate different arithmetic in every process", hint="drop --compile"),
     Unfit(

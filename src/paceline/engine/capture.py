@@ -95,6 +95,15 @@ def restore_optimizer(
     optimizer.load_state_dict({"state": memories, "param_groups": groups})
 
 
+def receive_tensors(state: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
+    """Return the lead's tensors, by name. Collective: every rank must call it."""
+    receiver, received = Receiver(team), {}
+    for name, saved in state.items():
+        received[name] = torch.empty(saved.shape, dtype=saved.dtype)
+        receiver.fill(received[name], saved)
+    return received
+
+
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a state with every tensor changed."""
     if isinstance(value, Tensor):

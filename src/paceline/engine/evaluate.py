@@ -21,6 +21,7 @@ from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.job import Job, build_job
 from paceline.engine.meter import count_correct
 from paceline.parallel.amx import limit_isa
+from paceline.parallel.module_state import Snapshot
 from paceline.parallel.team import Team, joined
 from paceline.records.code import code_changes
 from paceline.records.entries import SplitName
@@ -59,11 +60,14 @@ def evaluate(job: Job, team: Team, split: Split, scored: Ids | None = None) -> S
     scores = []
     was_training = job.evaluated.training
     job.evaluated.eval()
+    before = Snapshot(job.evaluated)
     for block, batch in zip(mine + extra, map(Batch.aligned, batches), strict=True):
+        before.restore()  # a block must not depend on those that this rank has seen
         seed_generators(mix(job.config.seed, block), job.device)
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         with job.autocast():
             scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))
+    before.restore()
     job.evaluated.train(was_training)
     by_rank = team.gather(scores[: len(mine)])
     total = Score()

@@ -1,6 +1,7 @@
 """A job: data, model and optimizer of a run, built once from the settings and never replaced."""
 
 import contextlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,7 +22,13 @@ from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.order import hashed_order
 from paceline.data.seeding import seed_generators
 from paceline.data.split import SkippingSplit, Split
-from paceline.engine.capture import capture_model, capture_optimizer, restore_model, restore_optimizer
+from paceline.engine.capture import (
+    capture_model,
+    capture_optimizer,
+    receive_tensors,
+    restore_model,
+    restore_optimizer,
+)
 from paceline.engine.optimizer import Ema, build_optimizer
 from paceline.engine.progress import Progress
 from paceline.models.check import check_model
@@ -29,6 +36,7 @@ from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
 from paceline.parallel.buffers import PLAIN_STEP, GhostStep, StepContext, average_buffers, own_buffers
 from paceline.parallel.ddp_hooks import BucketTimer
+from paceline.parallel.exact.bucket import Slot
 from paceline.parallel.exact.determinism import fingerprint
 from paceline.parallel.exact.reducer import Reducer
 from paceline.parallel.modes import (
@@ -40,6 +48,7 @@ from paceline.parallel.modes import (
     refuse_unfit,
     wrap_model,
 )
+from paceline.parallel.module_state import ModuleState
 from paceline.parallel.team import Team
 from paceline.records.code import hash_code
 
@@ -98,7 +107,7 @@ class Job:
     @property
     def gradient_weight(self) -> int:
         """Factor on a rank's loss: the world size if gradients are averaged over the ranks."""
-        return self.plan.world_size if averages_gradients(self.forward) else 1
+        return self.plan.world_size if self.reducer is None and averages_gradients(self.forward) else 1
 
     def average_buffers(self, team: Team) -> None:
         """Average the buffers over the ranks before they are used or saved. Collective: every rank must call it."""
@@ -130,13 +139,21 @@ class Job:
         own = {name for split in splits if isinstance(split, SkippingSplit) for name in split.unreadable()}
         return sorted(set().union(*team.gather(own)))
 
-    def step_context(self, step: int, team: Team) -> AbstractContextManager[StepContext]:
+    def step_context(self, team: Team, num_micro_batches: int) -> AbstractContextManager[StepContext]:
         """Return the step's context manager; enter its `micro_batch(weight)` around every micro-batch."""
         if self.plan.shards is None:
             return PLAIN_STEP
         if self.reducer is None:
             return GhostStep(self.model, team, scale=1 / self.gradient_weight)
-        return self.reducer.step(self.plan.num_shards(self.plan.batch_size(step)))
+        return self.reducer.step(num_micro_batches)
+
+    def clip_gradient(self) -> None:
+        """Scale the gradient down to the norm of the settings. Collective with shards of parameters."""
+        assert self.config.clip is not None
+        if self.reducer is None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        else:
+            self.reducer.clip(self.config.clip)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that the forward pass runs in."""
@@ -158,6 +175,7 @@ class Job:
             "config": self.config.as_dict(),
             "code": self.code,
             "fingerprint": None if self.reducer is None else fingerprint(self.config, self.device),
+            "magnitudes": None if self.reducer is None else self.reducer.capture(),
         }
 
     def restore(self, state: dict[str, Any], team: Team) -> Progress:
@@ -168,6 +186,8 @@ class Job:
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
             restore_model(self.ema.model, state["ema"], team)
+        if self.reducer is not None and state.get("magnitudes") is not None:
+            self.reducer.restore(receive_tensors(state["magnitudes"], team))
         return Progress.from_dict(state["progress"])
 
     def restore_evaluated(self, state: dict[str, Any], team: Team) -> Progress:
@@ -190,6 +210,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     code = agreed_code(config, team)
     ema = None if config.ema is None else Ema(bare, config.ema)
     model = convert_batch_norm(bare, config, team)
+    slots = {name: Slot.of(name, parameter) for name, parameter in model.named_parameters()}
     forward = wrap_model(model, config, team, choice, timer)
     return Job(
         config=config,
@@ -203,7 +224,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         optimizer=build_optimizer(config, model),
         scaler=torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16"),
         ema=ema,
-        reducer=build_reducer(config, model, plan, team),
+        reducer=build_reducer(config, model, team, slots),
         memory_format=memory_format(config, model),
         code=code,
     )
@@ -222,12 +243,11 @@ def own_code(config: Config) -> dict[str, Path]:
     return code_files((config.model, config.data))
 
 
-def build_reducer(config: Config, model: nn.Module, plan: BatchPlan, team: Team) -> Reducer | None:
-    """Return the reducer for --exact bitwise, otherwise None. Collective: every rank must call it."""
+def build_reducer(config: Config, model: nn.Module, team: Team, slots: Mapping[str, Slot]) -> Reducer | None:
+    """Return the reducer for --exact bitwise, otherwise None."""
     if config.exact == "order":
         return None
-    owned = [plan.micro_batch_indices(rank) for rank in range(team.world.size)]
-    return Reducer(model, team, owned)
+    return Reducer(model, config, team, slots, ModuleState(model))
 
 
 def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-import torch
+from torch import Tensor
 from torch.nn import functional
 
 from paceline.core.keys import mix
@@ -114,18 +114,19 @@ class Training:
     def slices(self, batch_size: int) -> list[BatchSlice]:
         """Return the slices of a global batch of this size that this rank computes, one per micro-batch.
 
-        A small last batch leaves some ranks with fewer micro-batches than others, or with none. They get one sample of
+        A small last batch leaves some ranks with fewer micro-batches than others, or with none. They get samples of
         weight 0, so that they take part in every collective.
         """
-        plan, rank = self.job.plan, self.team.world.rank
+        plan, rank, team_size = self.job.plan, self.team.world.rank, self.team.world.size
         per_sample = self.job.gradient_weight / batch_size
         own = plan.micro_batches(batch_size, rank)
         slices = [BatchSlice(position, part, len(part) * per_sample) for position, part in own.items()]
-        if self.job.reducer is not None:  # it does not need a rank without samples
-            return slices
-        least = len(plan.micro_batches(batch_size, 0)) if self.job.config.batch_norm == "sync" else 1
-        fillers = plan.micro_batch_indices(rank)[len(slices) : least]
-        return slices + [BatchSlice(position, range(1), 0.0) for position in fillers]
+        if self.job.reducer is not None and not self.job.reducer.is_sharded:
+            return slices  # gradients need not come from every rank
+        is_even = self.job.reducer is not None or self.job.config.batch_norm == "sync"
+        least = max(len(plan.micro_batches(batch_size, each)) for each in range(team_size)) if is_even else 1
+        filler = BatchSlice(0, range(min(2, batch_size)), 0.0)  # batch norm over vectors needs two samples
+        return slices + [filler] * (least - len(slices))
 
     def train_step(self, step: int, micro_batches: list[MicroBatch]) -> float:
         """Compute one step and return its learning rate. Collective: every rank must call it."""
@@ -137,7 +138,7 @@ class Training:
         self.gradients(step, micro_batches)
         if job.config.clip is not None:
             job.scaler.unscale_(job.optimizer)
-            torch.nn.utils.clip_grad_norm_(job.model.parameters(), job.config.clip)
+            job.clip_gradient()
         job.scaler.step(job.optimizer)
         job.scaler.update()
         job.optimizer.zero_grad(set_to_none=True)
@@ -147,35 +148,45 @@ class Training:
         return lr
 
     def gradients(self, step: int, micro_batches: list[MicroBatch]) -> None:
-        """Compute the gradient of the global batch; the last micro-batch synchronises it with the other ranks."""
+        """Compute the gradient of the global batch; the last micro-batch synchronises it with the other ranks.
+
+        With --exact bitwise, a step whose gradients exceed the range of their fixed-point sums is computed again.
+        """
         job, last = self.job, len(micro_batches) - 1
-        with job.step_context(step, self.team) as context:
-            for number, micro_batch in enumerate(micro_batches):
-                seed_generators(
-                    mix(job.config.seed, step, micro_batch.position), job.device, torch_only=self.is_our_model
-                )
-                syncing = contextlib.nullcontext() if number == last else without_grad_sync(job.forward)
-                with syncing, context.micro_batch(micro_batch.weight):
-                    self.backward(micro_batch)
+        outputs, is_exact = [], False
+        while not is_exact:
+            outputs = []
+            with job.step_context(self.team, len(micro_batches)) as context:
+                for number, micro_batch in enumerate(micro_batches):
+                    seed_generators(
+                        mix(job.config.seed, step, micro_batch.position), job.device, torch_only=self.is_our_model
+                    )
+                    syncing = contextlib.nullcontext() if number == last else without_grad_sync(job.forward)
+                    with syncing, context.micro_batch(micro_batch.weight):
+                        outputs.append(self.backward(micro_batch))
+            is_exact = context.is_exact
+        for micro_batch, output in zip(micro_batches, outputs, strict=True):
+            if micro_batch.weight:
+                self.recorder.meter.add(*output)
         self.clock.end_phase(GRAD_SYNC)
 
-    def backward(self, micro_batch: MicroBatch) -> None:
-        """Add the gradient of a micro-batch."""
+    def backward(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Add the gradient of a micro-batch, and return its mean loss, its predictions and its labels."""
         job, clock, batch = self.job, self.clock, micro_batch.batch.aligned()
         images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
         labels = batch.labels.to(job.device, non_blocking=True)
         targets = labels if batch.targets is None else batch.targets.to(job.device, non_blocking=True)
         clock.end_phase(COPY)
-        with job.autocast(), contextlib.nullcontext() if micro_batch.weight else without_statistics(job.model):
+        counts = micro_batch.weight or job.reducer is not None  # the reducer resets the state of the model itself
+        with job.autocast(), contextlib.nullcontext() if counts else without_statistics(job.model):
             logits = job.forward(images)
             loss = functional.cross_entropy(logits, targets, label_smoothing=job.config.label_smoothing)
         clock.end_phase(FORWARD)
-        if micro_batch.weight:
-            self.recorder.meter.add(loss, logits, labels)
         scaled = job.scaler.scale(loss if micro_batch.weight == 1 else loss * micro_batch.weight)
         clock.watch(scaled)
         scaled.backward()
         clock.end_phase(GRAD_SYNC)
+        return loss.detach(), logits.detach(), labels
 
     def after_step(self, lr: float, save: Save) -> None:
         """Record, evaluate and save, each when it is due."""

@@ -1,6 +1,7 @@
 """The optimizer that the settings describe, and the moving average of the weights."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,12 +16,13 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer over all trainable parameters; the learning rate is set before every step."""
     groups = parameter_groups(model, config)
     lr = config.base_lr
-    fused = all(has_fused_kernel(parameter) for parameter in model.parameters())
+    # The rounding of fused kernels depends on where a tensor is cut into shards.
+    fused = config.exact == "order" and all(has_fused_kernel(parameter) for parameter in model.parameters())
+    how: dict[str, Any] = {"fused": fused, "foreach": config.exact == "bitwise"}
     if config.optimizer == "sgd":
-        nesterov = config.momentum > 0
-        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
+        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=config.momentum > 0, **how)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=lr, fused=fused)
+    return kind(groups, lr=lr, **how)
 
 
 def has_fused_kernel(parameter: nn.Parameter) -> bool:

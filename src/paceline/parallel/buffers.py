@@ -1,4 +1,4 @@
-"""Buffers over ranks: averaging them, restoring them for every shard, and the context of a step that does so."""
+"""Buffers over ranks: averaging them, and the context of a step that does so shard by shard."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.parallel.batchnorm import SyncBatchNorm, muted
+from paceline.parallel.module_state import ModuleState
 from paceline.parallel.team import Team
 
 
@@ -47,79 +48,13 @@ def _fill(buffers: list[Tensor], flat: Tensor) -> None:
         buffer.copy_(part.view(buffer.shape))
 
 
-class ShardBuffers:
-    """The buffers of a model, reset before every shard to their values before the step.
-
-    A forward pass may change a buffer in place or assign another tensor. Changes are in fp64; unchanged values keep
-    their exact bits.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._places = [
-            (module, name)
-            for module in model.modules()
-            for name, buffer in module.named_buffers(recurse=False)
-            if buffer.numel() > 0
-        ]
-        self._buffers = self._current()
-        self._exact = [buffer.clone() for buffer in self._buffers]
-        self._counting = [place for place, buffer in enumerate(self._buffers) if not buffer.is_floating_point()]
-        self.size = sum(buffer.numel() for buffer in self._buffers)
-        """Total number of elements in all buffers."""
-        device = next(model.parameters()).device
-        self._before, self._now = (torch.zeros(self.size, dtype=torch.double, device=device) for _ in range(2))
-        self._before_views, self._now_views = self._split(self._before), self._split(self._now)
-        self.begin()
-
-    def begin(self) -> None:
-        """Store the values of the buffers before a step."""
-        self._buffers = self._current()
-        if self._buffers:
-            torch._foreach_copy_(self._exact, self._buffers)
-            torch._foreach_copy_(self._before_views, self._buffers)
-
-    def reset(self) -> None:
-        """Restore the stored values before a shard."""
-        if self._buffers:
-            torch._foreach_copy_(self._put_back(), self._exact)
-
-    def change(self, weight: float) -> Tensor:
-        """Return the change that a shard made, times its weight; a change from an infinite value counts from zero."""
-        if self._buffers:
-            torch._foreach_copy_(self._now_views, self._current())
-        # A constant may be infinite, as in a mask: its change is 0, not inf - inf.
-        return torch.where(self._now == self._before, 0.0, weight * (self._now - self._start))
-
-    def apply(self, change: Tensor) -> None:
-        """Add the sum of the changes of all shards to the stored values."""
-        if self._buffers:
-            values = torch.where(change == 0, self._before, self._start + change)
-            torch._foreach_copy_(self._put_back(), self._split(values))
-        counts = self._split(change.round().long()) if self._counting else []
-        for place in self._counting:
-            self._buffers[place].copy_(self._exact[place].long() + counts[place])
-
-    @property
-    def _start(self) -> Tensor:
-        return self._before.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-
-    def _put_back(self) -> list[Tensor]:
-        """Make the tensors from before the step the buffers again, and return them."""
-        for (module, name), buffer in zip(self._places, self._buffers, strict=True):
-            if getattr(module, name) is not buffer:
-                setattr(module, name, buffer)
-        return self._buffers
-
-    def _current(self) -> list[Tensor]:
-        return [getattr(module, name) for module, name in self._places]
-
-    def _split(self, flat: Tensor) -> list[Tensor]:
-        parts = flat.split([buffer.numel() for buffer in self._buffers])
-        return [part.view(buffer.shape) for part, buffer in zip(parts, self._buffers, strict=True)]
-
-
 class StepContext(Protocol):
     """The context of a step, with an inner context for each micro-batch."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the step, once the context is left, need not be computed again."""
+        ...
 
     def micro_batch(self, weight: float, /) -> AbstractContextManager[None]:
         """Return the context of the next micro-batch; `weight` is the weight of its loss."""
@@ -128,6 +63,8 @@ class StepContext(Protocol):
 
 class PlainStep:
     """A step that leaves the buffers to the model."""
+
+    is_exact = True
 
     def __enter__(self) -> "PlainStep":
         return self
@@ -156,8 +93,10 @@ class GhostStep:
     context is collective: every rank must, including one without shards.
     """
 
+    is_exact = True
+
     def __init__(self, model: nn.Module, team: Team, *, scale: float) -> None:
-        self._buffers = ShardBuffers(model)
+        self._buffers = ModuleState(model)
         self._change = torch.zeros(self._buffers.size, dtype=torch.double, device=next(model.parameters()).device)
         self._team = team
         self._scale = scale

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -61,9 +61,10 @@ def refuse_unfit(config: Config, choice: ModeChoice) -> None:
         raise ConfigError(
             "--ema is not supported with --mode fsdp: it needs the full weights on every rank", hint="use --mode ddp"
         )
-    if choice.mode == "fsdp" and config.batch_norm == "ghost":
+    if choice.mode == "fsdp" and config.batch_norm == "ghost" and config.exact == "order":
         raise ConfigError(
-            "--batch-norm ghost is not supported with --mode fsdp", hint="use --mode ddp, or --batch-norm sync"
+            "--batch-norm ghost is not supported with --mode fsdp unless the run is bitwise",
+            hint="use --exact bitwise, --mode ddp, or --batch-norm sync",
         )
     if choice.mode != "ddp" and config.compress != "none":
         raise ConfigError(
@@ -116,8 +117,17 @@ def without_grad_sync(module: nn.Module) -> AbstractContextManager[Any]:
 def shard_parameters(model: nn.Module, team: Team) -> None:
     """Keep a shard of each parameter on each rank, on the device of the team. Collective: every rank must call it.
 
-    Shards are rows of contiguous parameters. A convolution of channels-last images still computes in that format.
+    Shards are rows of contiguous parameters. A convolution with channels-last weights still computes in that format.
     """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and not module.weight.is_contiguous():
+            _convolve_channels_last(module)
+    types = {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}
+    if len(types) > 1:
+        raise ModelError(
+            f"the parameters are of types {' and '.join(sorted(types))}; --mode fsdp needs one type",
+            hint="use --mode ddp, or convert the model to one type",
+        )
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise ModelError(
@@ -126,6 +136,16 @@ def shard_parameters(model: nn.Module, team: Team) -> None:
             )
         parameter.data = parameter.data.contiguous()
     fully_shard(model, mesh=init_device_mesh(team.device.type, (team.world.size,)))
+
+
+def _convolve_channels_last(module: nn.Conv2d) -> None:
+    """Let a convolution convert its weights before it uses them, which takes the same time and rounds the same way."""
+    convolve = module._conv_forward  # noqa: SLF001 - a hook of torch for those who change the weights
+
+    def converted(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002 - torch's name
+        return convolve(input, weight.contiguous(memory_format=torch.channels_last), bias)
+
+    module._conv_forward = converted  # noqa: SLF001
 
 
 def _compiled(model: nn.Module) -> nn.Module:

@@ -1,115 +1,188 @@
-"""A bucket: gradients that are sent together, and their sums over the shards computed so far."""
+"""Buckets: gradients that are sent together, added up in fixed point over the shards of all ranks."""
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from paceline.parallel.exact.exchange import Halves
+from paceline.parallel.exact.fixed_point import BLOCK, EMPTY, FixedPoint, aligned
 
-LARGEST = 4 << 20
-"""Maximum bytes of a bucket. The boundaries of buckets and pieces do not change any bit of the result."""
-SMALLEST = 64 << 10
-"""Minimum bytes of a piece: a smaller one costs more time than it saves."""
-ALIGNMENT = 16
-"""Alignment of gradients in elements: 64 bytes of fp32, like torch's own allocations."""
+FIRST, LARGEST = 1 << 20, 25 << 20
+"""Maximum bytes of the first bucket and of the others, as in DDP. Where buckets end changes no bit of the result."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Flat:
-    """Memory for one gradient of every parameter in a bucket, as one flat tensor and as views per parameter."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """The place of a tensor in a bucket, in the memory layout that the tensor has where it is not sharded."""
 
-    whole: Tensor
-    views: list[Tensor]
+    name: str
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    start: int = 0
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> "Slot":
+        """Return a slot for a tensor; rows must be the outermost dimension in memory, since fsdp shards rows."""
+        dense = torch.empty_like(tensor, device="meta")
+        by_rows = tensor.dim() == 0 or dense.stride(0) * len(tensor) == tensor.numel()
+        stride = dense.stride() if by_rows else torch.empty(tensor.shape, device="meta").stride()
+        return cls(name=name, shape=tensor.shape, stride=stride, dtype=tensor.dtype)
+
+    @property
+    def number_type(self) -> torch.dtype:
+        """The type that the tensor is added up in."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.shape.numel()
+
+    @property
+    def blocks(self) -> slice:
+        """The blocks of the bucket that belong to the tensor."""
+        return slice(self.start // BLOCK, (self.start + aligned(self.size)) // BLOCK)
+
+    def view(self, memory: Tensor) -> Tensor:
+        """Return the memory of the tensor in that of the bucket."""
+        return memory.as_strided(self.shape, self.stride, memory.storage_offset() + self.start)
 
 
 class Bucket:
-    """Gradients of some parameters: summed over shards here, and over ranks by an exchange."""
+    """Gradients of some parameters that every rank holds as a whole."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = list(parameters)
-        self.size = sum(_aligned(p.numel()) for p in parameters)
-        self.missing: set[Tensor] = set()
-        """Parameters that have no gradient yet from the current shard."""
-        self.sums: tuple[list[Flat], list[Flat]] = ([], [])
-        """Sums of the first half of the batch, and of the second, in the order of addition."""
-        self._free: list[Flat] = []
+    def __init__(self, slots: Sequence[Slot], device: torch.device, *, num_terms: int) -> None:
+        self.slots, size = [], 0
+        for slot in slots:
+            self.slots.append(dataclasses.replace(slot, start=size))
+            size += aligned(slot.size)
+        self.size, self._device = size, device
+        self.fixed = FixedPoint(size, slots[0].number_type, device, num_terms=num_terms)
+        self._total = torch.zeros(self._num_kept(), dtype=self.fixed.integers, device=device)
+        self._work: dist.Work | None = None
+
+    def _num_kept(self) -> int:
+        """Return the number of elements that this rank keeps the sum of."""
+        return self.size
 
     def begin(self) -> None:
         """Clear the sums of the previous step."""
-        for sums in self.sums:
-            self._free += sums
-            sums.clear()
-        self.missing = set(self.parameters)
+        self._total.zero_()
+        self.fixed.set_scale()
 
-    def take(self, half: int, *, add: bool) -> None:
-        """Take the gradients of a shard from the parameters; a missing one counts as zero.
+    def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
+        """Add the gradients of a shard; a missing one counts as zero. With the last one, start the sum over ranks."""
+        self.fixed.add(self._collect(gradients), self._total)
+        if is_last:
+            self.start()
 
-        They are added to the earlier ones of this half of the batch, unless sums of other ranks come first.
-        """
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        sums = self.sums[half]
-        if add and sums:
-            torch._foreach_add_(sums[-1].views, grads)
-        else:
-            sums.append(self._unused())
-            torch._foreach_copy_(sums[-1].views, grads)
-        for parameter in self.parameters:
-            parameter.grad = None
+    def _collect(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        memory = torch.zeros(self.size, dtype=self.fixed.dtype, device=self._device)
+        given = [slot for slot in self.slots if slot.name in gradients]
+        if given:
+            torch._foreach_copy_([slot.view(memory) for slot in given], [gradients[slot.name] for slot in given])
+        return memory
 
-    def pieces(self, number: int) -> Iterator[tuple[Halves, Tensor]]:
-        """Yield the sums of this rank and the memory for the total, in about `number` pieces of equal length."""
-        left, right = ([flat.whole for flat in sums] for sums in self.sums)
-        if not left and not right:
-            self.sums[0].append(self._unused())
-        result = self._result.whole
-        num_bytes = max(SMALLEST, min(LARGEST, result.nbytes) // number)
-        length = num_bytes // result.element_size()
-        for start in range(0, self.size, length):
-            piece = slice(start, start + length)
-            yield ([flat[piece] for flat in left], [flat[piece] for flat in right]), result[piece]
+    def start(self) -> None:
+        """Start the sum over ranks. Collective: every rank must call it, in the same order of buckets."""
+        if dist.is_initialized():
+            self._work = dist.all_reduce(self._total, async_op=True)
 
-    def give(self) -> None:
-        """Write the sum over all shards to the gradients of the parameters."""
-        for parameter, view in zip(self.parameters, self._result.views, strict=True):
-            parameter.grad = view
+    def wait(self) -> None:
+        """Wait for the sum over ranks."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
 
-    @property
-    def _result(self) -> Flat:
-        left, right = self.sums
-        return (left or right)[0]
+    def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:
+        """Set the gradients of the parameters to the sum; `seen` are the magnitudes of the step."""
+        numbers = self.fixed.numbers(self._total, seen)
+        for slot in self.slots:
+            targets[slot.name].grad = slot.view(numbers).to(slot.dtype)
 
-    def _unused(self) -> Flat:
-        return self._free.pop() if self._free else self._allocate()
-
-    def _allocate(self) -> Flat:
-        whole = self.parameters[0].new_zeros(self.size, requires_grad=False)
-        views, start = [], 0
-        for parameter in self.parameters:
-            part = whole[start : start + parameter.numel()]
-            views.append(part.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride()))
-            start += _aligned(parameter.numel())
-        return Flat(whole, views)
+    def fill_empty(self) -> None:
+        """Give blocks that were always zero the magnitude of their parameter: a rare row of an embedding needs one."""
+        for slot in self.slots:
+            own = self.fixed.magnitudes[slot.blocks]
+            own[own == EMPTY] = own.max()
 
 
-def make_buckets(parameters: Sequence[nn.Parameter]) -> list[Bucket]:
-    """Group parameters in the given order into a few buckets of one type each, so that the first can be sent early.
+class ShardedBucket(Bucket):
+    """Gradients of some parameters of which every rank holds some rows (fsdp): each rank keeps the sum of its own.
 
-    A bucket exceeds LARGEST only if a single parameter does.
+    The gradients of each shard of the batch are sent at once, so that no rank holds those of the whole model.
     """
-    limit = min(LARGEST, max(4 * SMALLEST, sum(parameter.nbytes for parameter in parameters) // 4))
-    groups: list[list[nn.Parameter]] = []
+
+    def __init__(self, slots: Sequence[Slot], device: torch.device, *, num_terms: int) -> None:
+        self._num_ranks, self._rank = dist.get_world_size(), dist.get_rank()
+        self._received: Tensor | None = None
+        super().__init__(slots, device, num_terms=num_terms)
+
+    def _num_kept(self) -> int:
+        return sum(self._num_rows(slot) * slot.stride[0] for slot in self.slots)
+
+    def _num_rows(self, slot: Slot) -> int:
+        """Return the rows of a parameter that a rank owns; the last ranks may have fewer, or none."""
+        return -(-slot.shape[0] // self._num_ranks)
+
+    def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
+        """Add the gradients of a shard to those of the other ranks. Collective: every rank must call it."""
+        integers = torch.zeros(self.size, dtype=self.fixed.integers, device=self._device)
+        self.fixed.add(self._collect(gradients), integers)
+        self.wait()
+        sent = torch.zeros(self._num_ranks, len(self._total), dtype=integers.dtype, device=self._device)
+        start = 0
+        for slot in self.slots:
+            length = self._num_rows(slot) * slot.stride[0]
+            whole = integers[slot.start : slot.start + slot.size]
+            for rank, rows in enumerate(whole.split(length)):
+                sent[rank, start : start + len(rows)] = rows
+            start += length
+        self._received = torch.empty_like(self._total)
+        self._work = dist.reduce_scatter_tensor(self._received, sent.flatten(), async_op=True)
+
+    def start(self) -> None:
+        """Do nothing: every shard has been sent."""
+
+    def wait(self) -> None:
+        """Wait for the gradients that were sent last."""
+        super().wait()
+        if self._received is not None:
+            self._total += self._received
+            self._received = None
+
+    def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:
+        """Set the gradients of this rank's rows to the sum."""
+        units = self.fixed.units(seen).expand(-1, BLOCK)
+        start = 0
+        for slot in self.slots:
+            target, length = targets[slot.name], self._num_rows(slot) * slot.stride[0]
+            assert isinstance(target, DTensor), "fsdp shards all parameters"
+            gradient = torch.zeros_like(target, requires_grad=False)
+            local = gradient.to_local()  # pyright: ignore[reportAttributeAccessIssue] - a DTensor too
+            first = min(self._rank * length, slot.size)
+            own = units[slot.blocks].flatten()[first : first + local.numel()]
+            numbers = self._total[start : start + local.numel()].to(self.fixed.dtype) * own
+            local.copy_(numbers.as_strided(local.shape, slot.stride))
+            target.grad = gradient
+            start += length
+
+
+def group_slots(slots: Sequence[Slot], largest_mb: float | None) -> list[list[Slot]]:
+    """Group tensors in the given order into buckets of one type each, at most `largest_mb` MB if possible."""
+    groups: list[list[Slot]] = []
     num_bytes = 0
-    for parameter in parameters:
-        fits = groups and num_bytes + parameter.nbytes <= limit and parameter.dtype == groups[-1][0].dtype
-        if not fits:
+    for slot in slots:
+        limit = largest_mb * 2**20 if largest_mb is not None else FIRST if len(groups) <= 1 else LARGEST
+        own = slot.size * slot.number_type.itemsize
+        if not groups or num_bytes + own > limit or slot.number_type != groups[-1][0].number_type:
             groups.append([])
             num_bytes = 0
-        groups[-1].append(parameter)
-        num_bytes += parameter.nbytes
-    return [Bucket(group) for group in groups]
-
-
-def _aligned(number: int) -> int:
-    return -(-number // ALIGNMENT) * ALIGNMENT
+        groups[-1].append(slot)
+        num_bytes += own
+    return groups

@@ -1,160 +1,212 @@
-"""The gradient of a step from its shards: the same bits for every assignment of shards to ranks.
+"""The gradient of a step from its shards: the same bits for every assignment of shards to ranks."""
 
-`core.batch_plan.order_of_addition` defines the order in which the gradients of shards are added.
-"""
-
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import cycle
 from weakref import WeakMethod
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from paceline.core.batch_plan import order_of_addition
+from paceline.core.config import Config
 from paceline.core.errors import ModelError
-from paceline.parallel.buffers import ShardBuffers
-from paceline.parallel.exact.bucket import Bucket, make_buckets
-from paceline.parallel.exact.exchange import Route, Stream, finish, middle_ranks
+from paceline.parallel.exact.bucket import Bucket, ShardedBucket, Slot, group_slots
+from paceline.parallel.module_state import ModuleState
 from paceline.parallel.team import Team
+
+STATE = "(state)"
+"""The name of the slot for changes of buffers."""
 
 
 class Reducer:
-    """Sums gradients and buffer changes over all shards of all ranks, in the fixed order.
+    """Sums gradients and changes of the module's state over all shards of all ranks, in fixed point.
 
-        with reducer.step(num_shards):
-            for each shard of this rank:
-                with reducer.micro_batch(weight):  forward, backward
+        while not reducer.is_exact:
+            with reducer.step():
+                for each shard of this rank:
+                    with reducer.micro_batch(weight):  forward, backward
 
-    Afterwards every rank has the sum in its parameters. The exchange of a bucket starts when the backward pass of the
-    rank's last shard has filled it, and overlaps with the rest of that pass.
+    Afterwards every rank has the sum in its parameters, or in its rows of them. Sums over ranks start during the
+    backward pass of the rank's last shard. Where a gradient grew out of its range, the step must be computed again.
     """
 
-    def __init__(self, model: nn.Module, team: Team, owned: Sequence[Sequence[int]]) -> None:
-        """`owned` lists the shards of each rank in the order of computation."""
-        self._owned = owned
-        self._total_shards = sum(map(len, owned))
-        self._world = team.world
-        self._streams = [Stream(Route(team, root)) for root in middle_ranks(team.world.size)]
-        self._changes = BufferChanges(model)
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # The backward pass runs from the last layer to the first; buffer changes are known at its end.
-        self._buckets = make_buckets([*reversed(trainable), self._changes.carrier])
-        self._num_started = 0
-        self._shards: list[int] = []
-        self._num_busy = 0
-        self._order = (range(0), range(0))
-        self._overlaps = False
-        if team.world.size > 1:
-            self._watch_gradients()
+    def __init__(
+        self, model: nn.Module, config: Config, team: Team, slots: Mapping[str, Slot], state: ModuleState
+    ) -> None:
+        """`slots` describes the model's parameters as they are where they are not sharded."""
+        self._team, self._state = team, state
+        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self.is_sharded = any(isinstance(value, DTensor) for value in self._parameters.values())
+        self.is_exact = False
+        """Whether the last step needs no repetition."""
+        self._state_memory = torch.zeros(state.size, device=team.device)
+        # The backward pass runs from the last layer to the first; changes of the state are known at its end.
+        groups = group_slots([slots[name] for name in reversed(self._parameters)], config.bucket_mb)
+        kinds: list[type[Bucket]] = [ShardedBucket if self.is_sharded else Bucket] * len(groups)
+        if state.size:
+            groups.append([Slot.of(STATE, self._state_memory)])
+            kinds.append(Bucket)
+            if not self.is_sharded and groups[-2][0].number_type == torch.float32:
+                groups[-2:], kinds = [groups[-2] + groups[-1]], kinds[:-1]
+        assert config.fixed_shards is not None
+        self._buckets = [
+            kind(group, team.device, num_terms=config.fixed_shards) for kind, group in zip(kinds, groups, strict=True)
+        ]
+        self._bucket_of = {slot.name: number for number, bucket in enumerate(self._buckets) for slot in bucket.slots}
+        self._gradients: dict[str, Tensor] = {}
+        self._num_arrived = [0] * len(self._buckets)
+        self._num_added = 0
+        self._num_left, self._weight = 0, 0.0
+        self._watches = False
+        if self.is_sharded:
+            self._watch_unsharded(model)
+        elif team.world.size > 1:
+            for name, parameter in self._parameters.items():
+                self._watch(name, parameter)
 
     @contextmanager
-    def step(self, num_shards: int) -> Iterator["Reducer"]:
-        """Compute a step of `num_shards` shards. Collective: every rank must call it, including one without a shard."""
-        self._shards = [shard for shard in self._owned[self._world.rank] if shard < num_shards]
-        self._num_busy = sum(min(owned) < num_shards for owned in self._owned)
-        self._order = order_of_addition(self._total_shards, num_shards)
-        self._changes.begin()
+    def step(self, num_own: int) -> Iterator["Reducer"]:
+        """Compute a step with `num_own` micro-batches on this rank. Collective: every rank must call it."""
+        self._num_left, self._weight = num_own, 0.0
+        self._state.begin()
         for bucket in self._buckets:
             bucket.begin()
         yield self
-        self._finish_exchanges()
-        for bucket in self._buckets:
-            bucket.give()
-        self._changes.apply()
+        if not num_own:
+            self._add_left(is_last=True)
+        self._finish()
 
     @contextmanager
     def micro_batch(self, weight: float) -> Iterator[None]:
-        """Compute this rank's next shard; `weight` is its fraction of the batch."""
-        self._changes.reset()
-        self._overlaps = len(self._shards) == 1 and self._world.size > 1
+        """Compute this rank's next shard; `weight` is its fraction of the batch, 0 if it must not count."""
+        self._state.reset()
+        self._num_left -= 1
+        self._num_added = 0
+        self._num_arrived = [0] * len(self._buckets)
+        self._watches = self.is_sharded or (self._num_left == 0 and self._team.world.size > 1)
+        self._weight = weight
         yield
-        self._overlaps = False
-        self._changes.collect(weight)
-        for bucket in self._buckets[self._num_started :]:
-            self._take(bucket)
-        self._shards.pop(0)
+        self._watches = False
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None and not self.is_sharded:
+                self._gradients[name], parameter.grad = parameter.grad, None
+        if self._state.size and weight:
+            self._gradients[STATE] = self._state.change(weight).to(self._state_memory)
+        self._add_left(is_last=self._num_left == 0)
 
-    def _take(self, bucket: Bucket) -> None:
-        """Let a bucket take the gradients of the current shard."""
-        half = int(self._shards[0] in self._order[1])
-        starts_sum = self._order[half][0] in self._owned[self._world.rank]
-        bucket.take(half, add=starts_sum)
+    def _add_left(self, *, is_last: bool) -> None:
+        """Let all buckets take the gradients of a shard that have not done so during its backward pass."""
+        for bucket in self._buckets[self._num_added :]:
+            bucket.add(self._gradients if self._weight else {}, is_last=is_last)
+        self._gradients.clear()
+        self._num_added = 0
 
-    def _watch_gradients(self) -> None:
-        # Hooks outlive the reducer; a weak reference lets its process groups be freed.
-        arrived = WeakMethod(self._arrived)
-        for number, bucket in enumerate(self._buckets):
-            for parameter in bucket.parameters:
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(partial(_tell, arrived, number))
+    def _watch(self, name: str, parameter: Tensor) -> None:
+        # Hooks outlive the reducer; a weak reference lets its memory be freed.
+        parameter.register_post_accumulate_grad_hook(partial(_tell, WeakMethod(self._arrived), name))
 
-    def _arrived(self, number: int, parameter: torch.Tensor) -> None:
-        """Start the exchange of every full bucket, in order, and advance the running ones."""
-        if not self._overlaps:
+    def _watch_unsharded(self, model: nn.Module) -> None:
+        """Watch the whole parameters, which a sharded model has from its first forward pass on."""
+        watched: set[int] = set()
+        watch = WeakMethod(self._watch)
+
+        def watch_own(module: nn.Module, _inputs: object, *, prefix: str) -> None:
+            reducer_watch = watch()
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.requires_grad and id(parameter) not in watched and reducer_watch is not None:
+                    watched.add(id(parameter))
+                    reducer_watch(prefix + name, parameter)
+
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(partial(watch_own, prefix=f"{name}." if name else ""))
+
+    def _arrived(self, name: str, parameter: Tensor) -> None:
+        """Take a gradient, and let every complete bucket add its own, in order."""
+        if not self._watches:
             return
-        bucket = self._buckets[number]
-        if parameter not in bucket.missing:
+        gradient, parameter.grad = parameter.grad, None
+        number = self._bucket_of[name]
+        if name in self._gradients or number < self._num_added:
             raise ModelError(
                 "a parameter got a second gradient in one backward pass, as reentrant checkpointing does",
                 hint="use checkpoint(…, use_reentrant=False), or --exact order",
             )
-        bucket.missing.remove(parameter)
-        while not self._buckets[self._num_started].missing:
-            self._take(self._buckets[self._num_started])
-            self._start_next()
-        for stream in self._streams:
-            stream.go_on()
+        assert gradient is not None
+        self._gradients[name] = gradient
+        self._num_arrived[number] += 1
+        while self._num_arrived[self._num_added] == len(self._buckets[self._num_added].slots):
+            bucket = self._buckets[self._num_added]
+            bucket.add(self._gradients if self._weight else {}, is_last=self._num_left == 0)
+            for slot in bucket.slots:
+                del self._gradients[slot.name]
+            self._num_added += 1
+            if self._num_added == len(self._buckets):
+                return
 
-    def _start_next(self) -> None:
-        # One piece is received while another is forwarded: the longer the chain, the more pieces are in flight.
-        pieces = self._buckets[self._num_started].pieces(2 * self._world.size)
-        for (sums, result), stream in zip(pieces, cycle(self._streams), strict=False):
-            stream.start(sums, result, num_busy=self._num_busy)
-        self._num_started += 1
+    def _finish(self) -> None:
+        """Wait for all sums, and set the gradients if they are exact. Collective: every rank must call it."""
+        seen = torch.cat([bucket.fixed.seen() for bucket in self._buckets])
+        if self._team.world.size > 1:
+            dist.all_reduce(seen, op=dist.ReduceOp.MAX)
+        parts = seen.split([len(bucket.fixed.magnitudes) for bucket in self._buckets])
+        by_bucket = list(zip(self._buckets, parts, strict=True))
+        for bucket in self._buckets:
+            bucket.wait()
+        self.is_exact = bool(torch.stack([bucket.fixed.fits(part) for bucket, part in by_bucket]).all())
+        targets = self._parameters | {STATE: self._state_memory}
+        for bucket, part in by_bucket:
+            if self.is_exact:
+                bucket.give(targets, part)
+            bucket.fixed.learn(part)
+            if not self.is_exact:
+                bucket.fill_empty()
+        self._state.reset()
+        if self.is_exact and self._state.size:
+            assert self._state_memory.grad is not None
+            self._state.apply(self._state_memory.grad.double())
 
-    def _finish_exchanges(self) -> None:
-        while self._num_started < len(self._buckets):
-            self._start_next()
-        finish(self._streams)
-        self._num_started = 0
+    @torch.no_grad()
+    def clip(self, limit: float) -> None:
+        """Scale the gradient down to this norm, whose bits do not depend on the sharding. Collective."""
+        gradients = [_local(parameter.grad) for parameter in self._parameters.values() if parameter.grad is not None]
+        largest = torch.stack([gradient.abs().amax().double() for gradient in gradients if gradient.numel()]).amax()
+        if self.is_sharded:
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        # Multiples of a unit that is large enough are added in fp64 without rounding, in any order.
+        size = sum(parameter.numel() for parameter in self._parameters.values())
+        unit = torch.frexp(largest).exponent.double() * 2 + math.ceil(math.log2(size)) - 51
+        rounder = 1.5 * torch.exp2(unit + 52)
+        squares = sum(((gradient.double().square() + rounder) - rounder).sum() for gradient in gradients)
+        assert isinstance(squares, Tensor)
+        if self.is_sharded:
+            dist.all_reduce(squares)
+        factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0).float()
+        for gradient in gradients:
+            gradient.mul_(factor)
+
+    def capture(self) -> dict[str, Tensor]:
+        """Return the magnitudes that the scale of the next step follows from, by name."""
+        return {
+            slot.name: bucket.fixed.magnitudes[slot.blocks].cpu() for bucket in self._buckets for slot in bucket.slots
+        }
+
+    def restore(self, magnitudes: Mapping[str, Tensor]) -> None:
+        """Set the magnitudes from those of a checkpoint."""
+        for bucket in self._buckets:
+            for slot in bucket.slots:
+                if slot.name in magnitudes:
+                    bucket.fixed.magnitudes[slot.blocks].copy_(magnitudes[slot.name])
 
 
-def _tell(arrived: WeakMethod, number: int, parameter: torch.Tensor) -> None:
-    """Notify the reducer, if it still exists, of another gradient in a bucket."""
+def _tell(arrived: WeakMethod, name: str, parameter: Tensor) -> None:
+    """Notify the reducer, if it still exists, of another gradient."""
     method = arrived()
     if method is not None:
-        method(number, parameter)
+        method(name, parameter)
 
 
-class BufferChanges:
-    """Lets every shard start from the same buffers, and applies the weighted sum of their changes at the end.
-
-    The weights of all shards sum to 1, so a counter that every shard increments is incremented once.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._buffers = ShardBuffers(model)
-        device = next(model.parameters()).device
-        self.carrier = nn.Parameter(torch.zeros(self._buffers.size, device=device), requires_grad=False)
-        """Its gradient holds the change of one shard, and after the exchange the sum of all."""
-
-    def begin(self) -> None:
-        """Store the values of the buffers before a step."""
-        self._buffers.begin()
-
-    def reset(self) -> None:
-        """Restore the stored values before a shard."""
-        self._buffers.reset()
-
-    def collect(self, weight: float) -> None:
-        """Store the changes of a shard, times its weight, in the carrier."""
-        self.carrier.grad = self._buffers.change(weight).to(self.carrier)
-
-    def apply(self) -> None:
-        """Add the contents of the carrier to the buffers."""
-        change = self.carrier.grad
-        assert change is not None
-        self._buffers.apply(change.double())
-        self.carrier.grad = None
+def _local(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -1,0 +1,101 @@
+"""Sums of `--exact bitwise` over ranks: any assignment of shards, stock collectives, no extra groups or bytes."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from paceline.core.config import Config
+from paceline.parallel.exact.bucket import Slot
+from paceline.parallel.exact.reducer import Reducer
+from paceline.parallel.module_state import ModuleState
+from paceline.parallel.team import Team
+from tests.ranks.runs import exact_settings, train_rank
+
+SHARDS = 8
+
+
+def make_reducer(model: nn.Module, team: Team) -> Reducer:
+    slots = {name: Slot.of(name, parameter) for name, parameter in model.named_parameters()}
+    config = Config(exact="bitwise", shards=SHARDS, bucket_mb=0.01)
+    return Reducer(model, config, team, slots, ModuleState(model))
+
+
+def sums_of_some_shards(team: Team, owners: list[list[int]]) -> list[torch.Tensor]:
+    """Return the gradient of some steps, each with the rank that computes each of its shards."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300), nn.Linear(300, 7))
+    images = [torch.randn(5, 300) * 10.0 ** (shard % 3) for shard in range(SHARDS)]
+    reducer = make_reducer(model, team)
+    found = []
+    for owner_of in owners:
+        own = [shard for shard, owner in enumerate(owner_of) if owner % team.world.size == team.world.rank]
+        reducer.is_exact = False
+        while not reducer.is_exact:
+            with reducer.step(len(own)):
+                for shard in own:
+                    with reducer.micro_batch(1 / len(owner_of)):
+                        model(images[shard]).square().sum().backward()
+        found += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+        found += [buffer.clone() for buffer in model.buffers()]
+        model.zero_grad()
+    return found
+
+
+OWNERS = [
+    [0, 0, 1, 1, 2, 2, 3, 3],  # consecutive
+    [3, 1, 0, 2, 0, 3, 1, 2],  # shuffled
+    [0, 0, 0, 0, 0, 0, 1, 0],  # unequal
+    [2, 2],  # fewer than ranks, as in a small last batch
+    [1],
+]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_any_assignment_of_shards_to_ranks_gives_the_same_bits(ranks, world_size):
+    (alone,) = ranks(1).run(sums_of_some_shards, OWNERS)
+    assert len(alone) == len(OWNERS) * 9
+    for rank, found in enumerate(ranks(world_size).run(sums_of_some_shards, OWNERS)):
+        assert all(torch.equal(one, other) for one, other in zip(alone, found, strict=True)), f"rank {rank}"
+
+
+def counted(team: Team, settings: dict[str, Any]) -> dict[str, int]:
+    """Train, and return the messages and bytes of gradients that this rank gave to collectives, and new groups."""
+    counts = {"messages": 0, "bytes": 0, "groups": 0}
+    honest, new_group = dist.all_reduce, dist.new_group
+
+    def all_reduce(tensor, *args, **options):
+        if tensor.numel() > 1:  # not the vote on a stop
+            counts["messages"] += 1
+            counts["bytes"] += tensor.nbytes
+        return honest(tensor, *args, **options)
+
+    def counting_new_group(*args, **options):
+        counts["groups"] += 1
+        return new_group(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", all_reduce)
+        patch.setattr(dist, "new_group", counting_new_group)
+        train_rank(team, settings)
+    return counts
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_step_sends_the_bytes_of_its_gradients_in_one_message_more_than_ddp(ranks, tmp_path, world_size):
+    """A bucket of 1 MB holds the model; magnitudes are the other message. A repeated step sends both again."""
+    settings = exact_settings(tmp_path, model="cnn", global_batch=64, steps=6, log_every=100)
+    (few, *_), (many, *_) = (
+        ranks(world_size).run(counted, settings | {"steps": steps, "lr": 0.001}) for steps in (6, 12)
+    )
+    assert (many["messages"] - few["messages"]) == 6 * 2
+    sent = (many["bytes"] - few["bytes"]) / 6
+    with torch.device("meta"):
+        from paceline.models.zoo import build_model
+
+        model = build_model("cnn", num_classes=10, image_shape=(1, 8, 8))
+    gradients = sum(parameter.numel() * 4 for parameter in model.parameters())
+    assert gradients < sent < 1.05 * gradients
+    assert few["groups"] == many["groups"] == 0
