@@ -9,7 +9,7 @@ from paceline.core.config import Config
 from paceline.core.errors import ModelError
 from paceline.data.catalog import open_data, split_data
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
-from paceline.engine.job import first_look, prepare_model
+from paceline.engine.model_setup import first_look, prepare_model
 from paceline.models.fastnet import FastNet
 from paceline.models.summary import forward_flops
 from paceline.models.zoo import build_model

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-import paceline.engine.job
 import paceline.engine.loop
+import paceline.engine.model_setup
 import paceline.engine.run
 from paceline.core.errors import RanksError
 from paceline.core.metrics import Score
@@ -102,8 +102,8 @@ def no_gpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def model_sent_to_a_gpu() -> Iterator[None]:
-    honest = paceline.engine.job.build_model
-    with no_gpu(), patch.object(paceline.engine.job, "build_model", lambda *a, **k: honest(*a, **k).cuda()):
+    honest = paceline.engine.model_setup.build_model
+    with no_gpu(), patch.object(paceline.engine.model_setup, "build_model", lambda *a, **k: honest(*a, **k).cuda()):
         yield
 
 

@@ -22,6 +22,12 @@ def capture_model(model: nn.Module) -> dict[str, Tensor]:
     return {name: _whole(tensor) for name, tensor in model.state_dict().items()}
 
 
+def capture_other_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that a state dict leaves out (`persistent=False`): a forward pass may change them too."""
+    saved = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+
+
 def capture_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Any]]:
     """Return the optimizer state of each parameter, by name. Collective if there are shards."""
     names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -78,6 +84,26 @@ def restore_model(model: nn.Module, state: dict[str, Tensor], team: Team) -> Non
         receiver.fill(target, state[name])
     # these are the model's own tensors, unless it has state-dict hooks, which are then run
     model.load_state_dict(targets)
+
+
+def restore_other_buffers(model: nn.Module, state: dict[str, Tensor], team: Team) -> None:
+    """Restore the buffers that a state dict leaves out. Collective: every rank must call it."""
+    make_missing_buffers(model, state)
+    receiver = Receiver(team)
+    buffers = dict(model.named_buffers())
+    for name, saved in state.items():
+        if name in buffers and buffers[name].shape == saved.shape:
+            receiver.fill(buffers[name], saved)
+
+
+def make_missing_buffers(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Allocate the buffers of a checkpoint that are None in a new model: the first pass gave them a value."""
+    device = next(model.parameters()).device
+    for prefix, module in model.named_modules():
+        for name, buffer in module._buffers.items():  # noqa: SLF001 - the only way to see those that are None
+            saved = state.get(f"{prefix}.{name}" if prefix else name)
+            if buffer is None and saved is not None:
+                setattr(module, name, torch.zeros(saved.shape, dtype=saved.dtype, device=device))
 
 
 def restore_optimizer(

@@ -1,7 +1,5 @@
 """A job: data, model and optimizer of a run, built once from the settings and never replaced."""
 
-import contextlib
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,26 +12,24 @@ from torch import nn
 
 from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
-from paceline.core.errors import DataError, RunError
-from paceline.core.keys import mix
+from paceline.core.errors import ConfigError, DataError
 from paceline.core.plugin import code_files
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
-from paceline.data.order import hashed_order
-from paceline.data.seeding import seed_generators
 from paceline.data.split import SkippingSplit, Split
 from paceline.engine.capture import (
     capture_model,
     capture_optimizer,
+    capture_other_buffers,
+    make_missing_buffers,
     receive_tensors,
     restore_model,
     restore_optimizer,
+    restore_other_buffers,
 )
+from paceline.engine.model_setup import autocast, check_fit, find_state, memory_format, prepare_model
 from paceline.engine.optimizer import Ema, build_optimizer
 from paceline.engine.progress import Progress
-from paceline.models.check import check_model
-from paceline.models.family import Preparable
-from paceline.models.zoo import build_model
 from paceline.parallel.buffers import PLAIN_STEP, GhostStep, StepContext, average_buffers, own_buffers
 from paceline.parallel.ddp_hooks import BucketTimer
 from paceline.parallel.exact.bucket import Slot
@@ -48,14 +44,9 @@ from paceline.parallel.modes import (
     refuse_unfit,
     wrap_model,
 )
-from paceline.parallel.module_state import ModuleState
 from paceline.parallel.team import Team
 from paceline.records.code import hash_code
 
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-INITIAL_WEIGHTS = 0x1417
-FIRST_LOOK = 0xF125
-NUM_FIRST_LOOK = 2048
 NUM_COMPARED = 8
 
 
@@ -157,9 +148,7 @@ class Job:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that the forward pass runs in."""
-        if self.config.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=PRECISIONS[self.config.precision])
+        return autocast(self.config, self.device)
 
     def capture(self, progress: Progress) -> dict[str, Any]:
         """Return the contents of a checkpoint, which depend neither on the mode nor on the world size.
@@ -171,6 +160,10 @@ class Job:
             "optimizer": capture_optimizer(self.optimizer, self.model),
             "scaler": self.scaler.state_dict(),
             "ema": None if self.ema is None else capture_model(self.ema.model),
+            "buffers": {
+                "model": capture_other_buffers(self.model),
+                "ema": None if self.ema is None else capture_other_buffers(self.ema.model),
+            },
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
             "code": self.code,
@@ -180,22 +173,25 @@ class Job:
 
     def restore(self, state: dict[str, Any], team: Team) -> Progress:
         """Restore the lead's checkpoint, and return its progress. Collective: every rank must call it."""
-        check_fit(self.model, state["model"], name=self.config.model)
-        restore_model(self.model, state["model"], team)
+        self._restore_weights("model", self.model, state, team)
         restore_optimizer(self.optimizer, self.model, state["optimizer"], team)
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
-            restore_model(self.ema.model, state["ema"], team)
+            self._restore_weights("ema", self.ema.model, state, team)
         if self.reducer is not None and state.get("magnitudes") is not None:
             self.reducer.restore(receive_tensors(state["magnitudes"], team))
         return Progress.from_dict(state["progress"])
 
     def restore_evaluated(self, state: dict[str, Any], team: Team) -> Progress:
         """Restore only the model to evaluate from the lead's checkpoint. Collective: every rank must call it."""
-        weights = state["model" if self.ema is None else "ema"]
-        check_fit(self.evaluated, weights, name=self.config.model)
-        restore_model(self.evaluated, weights, team)
+        self._restore_weights("model" if self.ema is None else "ema", self.evaluated, state, team)
         return Progress.from_dict(state["progress"])
+
+    def _restore_weights(self, part: str, model: nn.Module, state: dict[str, Any], team: Team) -> None:
+        make_missing_buffers(model, state[part])
+        check_fit(model, state[part], name=self.config.model)
+        restore_model(model, state[part], team)
+        restore_other_buffers(model, state.get("buffers", {}).get(part) or {}, team)
 
 
 def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: BucketTimer | None = None) -> Job:
@@ -211,6 +207,12 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     ema = None if config.ema is None else Ema(bare, config.ema)
     model = convert_batch_norm(bare, config, team)
     slots = {name: Slot.of(name, parameter) for name, parameter in model.named_parameters()}
+    state = find_state(config, model, splits, plan) if config.exact == "bitwise" else None
+    if state is not None and state.frozen and choice.mode == "fsdp":
+        raise ConfigError(
+            f"the forward pass of {config.model} changes frozen parameters, which --mode fsdp shards",
+            hint="use --mode ddp",
+        )
     forward = wrap_model(model, config, team, choice, timer)
     return Job(
         config=config,
@@ -224,7 +226,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         optimizer=build_optimizer(config, model),
         scaler=torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16"),
         ema=ema,
-        reducer=build_reducer(config, model, team, slots),
+        reducer=None if state is None else Reducer(model, config, team, slots, state.of(model)),
         memory_format=memory_format(config, model),
         code=code,
     )
@@ -241,29 +243,6 @@ def agreed_code(config: Config, team: Team) -> dict[str, str]:
 def own_code(config: Config) -> dict[str, Path]:
     """Return the files of the user's own model and data, once they are loaded."""
     return code_files((config.model, config.data))
-
-
-def build_reducer(config: Config, model: nn.Module, team: Team, slots: Mapping[str, Slot]) -> Reducer | None:
-    """Return the reducer for --exact bitwise, otherwise None."""
-    if config.exact == "order":
-        return None
-    return Reducer(model, config, team, slots, ModuleState(model))
-
-
-def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:
-    """Build the model with weights from the seed, check that it fits the data, and move it to its device."""
-    seed_generators(mix(config.seed, INITIAL_WEIGHTS), device)
-    model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
-    check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
-    if isinstance(model, Preparable):  # replaced by a checkpoint that is restored later
-        model.prepare(first_look(splits.train))
-    return model.to(device).to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
-
-
-def first_look(train: Split) -> torch.Tensor:
-    """Return a few thousand training samples without augmentation: the same on every rank and for every seed."""
-    ids = hashed_order(key=FIRST_LOOK, num_samples=len(train))[:NUM_FIRST_LOOK]
-    return train.fetch(np.sort(ids), None).images
 
 
 def refuse_other_data(splits: Splits, team: Team, *, name: str) -> None:
@@ -284,26 +263,3 @@ def _digest(split: Split) -> str:
     batch = split.fetch(ids, None)
     contents = batch.images.contiguous().numpy().tobytes() + batch.labels.numpy().tobytes()
     return f"{len(split)} {sha256(contents).hexdigest()}"
-
-
-def check_fit(model: nn.Module, saved: dict[str, torch.Tensor], *, name: str) -> None:
-    """Refuse weights of another model, for example after a change of the user's code."""
-    shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    saved_shapes = {key: tuple(value.shape) for key, value in saved.items()}
-    for key in [*shapes, *saved_shapes]:
-        if shapes.get(key) != saved_shapes.get(key):
-            here, there = (_shape_text(found.get(key)) for found in (shapes, saved_shapes))
-            raise RunError(
-                f"the checkpoint does not fit the model: {key} {there} in the checkpoint, but {here} in {name}",
-                hint="restore the code it was trained with (copies are in code/ in the run folder), or start a new run",
-            )
-
-
-def _shape_text(shape: tuple[int, ...] | None) -> str:
-    return "does not exist" if shape is None else f"is {'×'.join(map(str, shape)) or 'a number'}"
-
-
-def memory_format(config: Config, model: nn.Module) -> torch.memory_format:
-    """Return channels-last for models that convolve images, unless it was turned off."""
-    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
-    return torch.channels_last if config.channels_last and convolves else torch.contiguous_format

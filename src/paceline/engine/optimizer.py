@@ -54,15 +54,27 @@ class Ema:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
         self._decay = decay
-        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
+        self._source = model
+        pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
         self._averaged = [(mine, theirs) for mine, theirs in pairs if mine.is_floating_point()]
-        self._copied = [(mine, theirs) for mine, theirs in pairs if not mine.is_floating_point()]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Update the average after the step-th step."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        mine, theirs = [pair[0] for pair in self._averaged], [pair[1] for pair in self._averaged]
-        torch._foreach_lerp_(mine, theirs, 1 - decay)
-        for counter, source in self._copied:
-            counter.copy_(source)
+        buffers = self._buffers()
+        pairs = self._averaged + [pair for pair in buffers if pair[0].is_floating_point()]
+        torch._foreach_lerp_([mine for mine, _ in pairs], [theirs for _, theirs in pairs], 1 - decay)
+        for mine, theirs in buffers:
+            if not mine.is_floating_point():
+                mine.copy_(theirs)
+
+    def _buffers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the buffers of both models; a forward pass may have replaced one, or given it its first value."""
+        pairs = []
+        for mine, theirs in zip(self.model.modules(), self._source.modules(), strict=True):
+            for name, buffer in theirs.named_buffers(recurse=False):
+                if getattr(mine, name) is None:
+                    setattr(mine, name, buffer.clone())
+                pairs.append((getattr(mine, name), buffer))
+        return pairs

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from paceline.core.errors import ModelError
 from paceline.parallel.exact.fixed_point import aligned
 
 Place = tuple[nn.Module, str]
@@ -127,6 +128,11 @@ class Snapshot:
         self._tensors = [_value(place) for place in self._places]
         self._copies = [None if tensor is None else tensor.clone() for tensor in self._tensors]
 
+    @property
+    def empty(self) -> list[Place]:
+        """The buffers that were None."""
+        return [place for place, copy in zip(self._places, self._copies, strict=True) if copy is None]
+
     @torch.no_grad()
     def restore(self) -> None:
         """Give every buffer the value that it had."""
@@ -135,3 +141,12 @@ class Snapshot:
                 setattr(*place, tensor)
             if copy is not None:
                 tensor.copy_(copy)
+
+
+def weights_changed(name: str) -> ModelError:
+    """Return the error for a trained parameter that a forward pass changes."""
+    return ModelError(
+        f"the forward pass changes the trained parameter {name}; with --exact bitwise every shard must see the same "
+        "weights",
+        hint="change it after the optimizer step, keep it in a buffer, or use --exact order",
+    )

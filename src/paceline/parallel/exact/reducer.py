@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from paceline.core.config import Config
 from paceline.core.errors import ModelError
 from paceline.parallel.exact.bucket import Bucket, ShardedBucket, Slot, group_slots
-from paceline.parallel.module_state import ModuleState
+from paceline.parallel.module_state import ModuleState, weights_changed
 from paceline.parallel.team import Team
 
 STATE = "(state)"
@@ -74,7 +74,11 @@ class Reducer:
         self._state.begin()
         for bucket in self._buckets:
             bucket.begin()
+        versions = [] if self.is_sharded else [parameter._version for parameter in self._parameters.values()]
         yield self
+        for (name, parameter), version in zip(self._parameters.items(), versions, strict=False):
+            if parameter._version != version:  # noqa: SLF001 - counts changes in place
+                raise weights_changed(name)
         if not num_own:
             self._add_left(is_last=True)
         self._finish()
