@@ -74,10 +74,10 @@ class Reducer:
         self._state.begin()
         for bucket in self._buckets:
             bucket.begin()
-        versions = [] if self.is_sharded else [parameter._version for parameter in self._parameters.values()]
+        versions = self._versions()
         yield self
-        for (name, parameter), version in zip(self._parameters.items(), versions, strict=False):
-            if parameter._version != version:  # noqa: SLF001 - counts changes in place
+        for name, version in self._versions().items():
+            if version != versions[name]:
                 raise weights_changed(name)
         if not num_own:
             self._add_left(is_last=True)
@@ -100,6 +100,10 @@ class Reducer:
         if self._state.size and weight:
             self._gradients[STATE] = self._state.change(weight).to(self._state_memory)
         self._add_left(is_last=self._num_left == 0)
+
+    def _versions(self) -> dict[str, int]:
+        """Return how often each parameter was changed in place; the whole ones of fsdp cannot be counted."""
+        return {} if self.is_sharded else {name: value._version for name, value in self._parameters.items()}  # noqa: SLF001
 
     def _add_left(self, *, is_last: bool) -> None:
         """Let all buckets take the gradients of a shard that have not done so during its backward pass."""
