@@ -28,13 +28,24 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
     yield f"batch    {job.plan}"
     yield from _scores(job, folder)
-    if job.reducer is not None:
-        own = plural(torch.get_num_threads(), "thread")
-        ghost = "; batch norm sees a shard at a time" if has_batch_norm(job.model) else ""
-        worlds = f"at every world size from 1 to {job.plan.shards}"
-        yield f"exact    bitwise: the same bits {worlds}, with {own} per rank{ghost}"
+    yield from _exactness(job)
     yield f"lr       {job.lr_plan}"
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
+
+
+def _exactness(job: Job) -> Iterator[str]:
+    """Yield a line with what is the same at every world size, and how to make the rest the same."""
+    has_norm = has_batch_norm(job.model)
+    if job.reducer is not None:
+        own = plural(torch.get_num_threads(), "thread")
+        ghost = "; batch norm sees a shard at a time" if has_norm else ""
+        worlds = f"at every world size from 1 to {job.plan.shards}"
+        yield f"exact    bitwise: the same bits {worlds}, with {own} per rank{ghost}"
+    elif job.plan.world_size > 1:
+        except_norm = ""
+        if has_norm and job.config.batch_norm == "local":
+            except_norm = ", but batch norm sees each rank's samples alone (--batch-norm sync: all)"
+        yield f"exact    order: as on one rank up to rounding{except_norm}; for the same bits: --exact bitwise"
 
 
 def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
