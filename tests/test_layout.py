@@ -49,6 +49,8 @@ LAUNCHER_VARIABLE = re.compile(
     r"(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|(TORCHELASTIC|SLURM|OMPI|PMI|PMIX|MV2|PALS|FLUX)_\w+"
 )
 LAUNCHERS = {"parallel/detect.py", "parallel/launchers.py", "parallel/nodes.py"}
+COPIES = {"records/environment.py", "observe/attached/paceline_attach/journal.py"}
+"""Files that copy them into the record of a run."""
 
 
 def literals_of_source() -> Iterator[tuple[str, str]]:
@@ -64,7 +66,7 @@ def literals_of_source() -> Iterator[tuple[str, str]]:
 
 def test_only_the_detection_of_ranks_reads_the_variables_of_launchers():
     readers = {path for path, text in literals_of_source() if LAUNCHER_VARIABLE.fullmatch(text)}
-    assert readers - {"records/environment.py"} == LAUNCHERS  # that one copies them into the record of a run
+    assert readers - COPIES == LAUNCHERS
 
 
 def test_only_the_run_folder_knows_the_names_of_its_files():

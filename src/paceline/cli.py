@@ -51,6 +51,10 @@ COMMANDS = {
         "paceline.commands.doctor:doctor_command",
         "Check devices, run folder, clocks and links.",
     ),
+    "observe": (
+        "paceline.commands.observe:observe_command",
+        "Run any training command, unedited, and record where its time goes.",
+    ),
     "runs": ("paceline.commands.runs:app", "List, show and compare runs."),
 }
 

@@ -99,6 +99,11 @@ class RunFolder:
         return self.rank(rank).with_suffix(".pt")
 
     @property
+    def journals(self) -> Path:
+        """The journals of the processes of an observed command, while it runs."""
+        return self.path / "journals"
+
+    @property
     def name(self) -> str:
         """The name and number of the run."""
         return f"{self.path.parent.name}/{self.path.name}"

@@ -1,0 +1,1 @@
+"""Auditing training scripts: evidence of a short run, and the rules that judge it."""

@@ -1,0 +1,1 @@
+"""Observing training scripts that know nothing of Paceline."""
