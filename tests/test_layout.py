@@ -51,6 +51,8 @@ LAUNCHER_VARIABLE = re.compile(
 LAUNCHERS = {"parallel/detect.py", "parallel/launchers.py", "parallel/nodes.py"}
 COPIES = {"records/environment.py", "observe/attached/paceline_attach/journal.py"}
 """Files that copy them into the record of a run."""
+ATTACHED = {f"audit/attached/paceline_audit/{name}.py" for name in ("cuda_stubs", "gloo", "limits")}
+"""Files that stand in for torch.cuda and NCCL in foreign scripts, or note what those scripts set."""
 
 
 def literals_of_source() -> Iterator[tuple[str, str]]:
@@ -66,7 +68,7 @@ def literals_of_source() -> Iterator[tuple[str, str]]:
 
 def test_only_the_detection_of_ranks_reads_the_variables_of_launchers():
     readers = {path for path, text in literals_of_source() if LAUNCHER_VARIABLE.fullmatch(text)}
-    assert readers - COPIES == LAUNCHERS
+    assert readers - COPIES - ATTACHED == LAUNCHERS
 
 
 def test_only_the_run_folder_knows_the_names_of_its_files():

@@ -55,6 +55,10 @@ COMMANDS = {
         "paceline.commands.observe:observe_command",
         "Run any training command, unedited, and record where its time goes.",
     ),
+    "audit": (
+        "paceline.commands.audit:audit_command",
+        "Run any training command for a few steps, and name its mistakes.",
+    ),
     "runs": ("paceline.commands.runs:app", "List, show and compare runs."),
 }
 

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
@@ -19,12 +19,14 @@ T = TypeVar("T")
 
 
 @contextmanager
-def handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def handled_by(
+    handler: Callable[[int, FrameType | None], object], signals: Sequence[signal.Signals] = STOPPING
+) -> Iterator[None]:
     """Handle these signals while the block runs; outside the main thread do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in STOPPING}
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from typing import IO
 import psutil
 
 from paceline.core.errors import ConfigError
+from paceline.core.stopping import handled_by
 
 ATTACHED = Path(__file__).parent / "attached"
 JOURNALS_VARIABLE = "_PACELINE_JOURNALS"
@@ -102,12 +103,8 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
             else:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
-    try:
+    with handled_by(forward, FORWARDED):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

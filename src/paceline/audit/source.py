@@ -1,0 +1,95 @@
+"""Reading the source of a script: branches that only some ranks ran, and lines with a silencing comment."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+SILENCED = re.compile(r"#\s*paceline:\s*ignore\b(?:\[([\w\-, ]*)\])?")
+Loop = ast.For | ast.While
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch of an `if` that only some ranks ran."""
+
+    body: list[ast.stmt]
+    ranks: list[int]
+
+
+@cache
+def parse(file: str) -> ast.Module | None:
+    """Return the syntax tree of a file; None if it cannot be read."""
+    try:
+        return ast.parse(Path(file).read_text(encoding="utf-8", errors="replace"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def is_silenced(file: Path, line: int, rule: str) -> bool:
+    """Tell whether a comment on a line silences a rule: `# paceline: ignore` or `# paceline: ignore[rule, rule]`."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace").splitlines()[line - 1]
+    except (OSError, IndexError):
+        return False
+    found = SILENCED.search(text)
+    return found is not None and (found[1] is None or rule in {name.strip() for name in found[1].split(",")})
+
+
+def loops_around(tree: ast.Module, lines: set[int]) -> Iterator[Loop]:
+    """Yield the loops that contain one of the lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, Loop) and any(node.lineno < line <= (node.end_lineno or 0) for line in lines):
+            yield node
+
+
+def uneven_branches(loop: ast.AST, lines: Mapping[int, set[int]]) -> Iterator[Branch]:
+    """Yield the branches inside a loop that only some ranks ran, given the lines that each rank ran."""
+    for node in ast.walk(loop):
+        if not isinstance(node, ast.If) or not all(node.lineno in ran for ran in lines.values()):
+            continue
+        for body in (node.body, node.orelse):
+            if body:
+                span = range(body[0].lineno, (body[0].end_lineno or body[0].lineno) + 1)
+                ranks = [rank for rank, ran in lines.items() if any(line in ran for line in span)]
+                if 0 < len(ranks) < len(lines):
+                    yield Branch(body, ranks)
+
+
+def exits(branch: Branch, loop: Loop) -> Iterator[ast.Break | ast.Return]:
+    """Yield the statements of a branch that leave this loop."""
+    first = branch.body[0].lineno
+    between = [
+        node
+        for node in ast.walk(loop)
+        if isinstance(node, Loop) and node is not loop and node.lineno <= first <= (node.end_lineno or 0)
+    ]
+    for statement in branch.body:
+        yield from _exits(statement, len(between))
+
+
+def _exits(node: ast.AST, depth: int) -> Iterator[ast.Break | ast.Return]:
+    if isinstance(node, ast.Return) or (isinstance(node, ast.Break) and depth == 0):
+        yield node
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _exits(child, depth + isinstance(node, Loop))
+
+
+def calls_with(tree: ast.Module, keyword: str) -> Iterator[ast.Call]:
+    """Yield the calls that pass `keyword=True`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and any(
+            k.arg == keyword and isinstance(k.value, ast.Constant) and k.value.value is True for k in node.keywords
+        ):
+            yield node
+
+
+def calls_of(file: str, name: str) -> Iterator[ast.Call]:
+    """Yield the calls of a function or class in a file, under its own name."""
+    for node in ast.walk(parse(file) or ast.Module(body=[], type_ignores=[])):
+        if isinstance(node, ast.Call) and name == getattr(node.func, "attr", getattr(node.func, "id", None)):
+            yield node

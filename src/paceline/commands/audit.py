@@ -1,0 +1,85 @@
+"""`paceline audit`: run any training command for a few steps, and name its mistakes."""
+
+import json
+import sys
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from paceline.audit.audit_run import AuditOptions, audit
+from paceline.audit.audit_text import findings_sarif, findings_text, findings_values, rule_text, rules_text
+from paceline.audit.judge import RULES, find_rule
+from paceline.core.errors import ExitCode
+from paceline.core.messages import say
+from paceline.core.setting_types import Whole
+from paceline.observe.attachment import check_command
+
+
+def audit_command(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    ranks: Whole = 2,
+    steps: Whole = 6,
+    limit: float = 300.0,
+    output: Annotated[Literal["text", "json", "sarif"], Parameter(alias="--format")] = "text",
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    on_cpu: Annotated[bool | None, Parameter(negative="--on-gpu")] = None,
+    explain: str | None = None,
+    rules: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Run a training command of any origin for a few steps and name its mistakes, with file, line, effect and fix.
+
+    wrong: changes a result or can hang; slow: wastes work; note: depends on what you want. Two epochs of a few batches
+    are run on two CPU ranks. The script runs for real: it writes its files. To silence a rule on a line, add the
+    comment: # paceline: ignore[RULE]. Exit code 0: nothing wrong; 1: something wrong; 2: could not run.
+
+    Examples:
+
+      paceline audit -- torchrun train.py --batch-size 32
+
+      paceline audit -- python train.py
+
+      paceline audit --explain same-order
+
+    Parameters
+    ----------
+    command
+        The command, after --; a script alone is started by torchrun.
+    ranks
+        Number of ranks.
+    steps
+        Training batches per epoch; the order of the rest is read from the sampler.
+    limit
+        Seconds after which the command is ended.
+    output
+        text, json or sarif (for code review tools).
+    as_json
+        The same as --output json.
+    on_cpu
+        Run CUDA and NCCL calls on the CPU with gloo. Default: if the script mentions them.
+    explain
+        Print a rule with an example and its fix, and run nothing.
+    rules
+        List all rules, and run nothing.
+    """
+    if rules or explain is not None:
+        print(rules_text(RULES) if explain is None else rule_text(find_rule(explain)))
+        return ExitCode.FINISHED
+    check_command(command if not (command and command[0].endswith(".py")) else ["python3", *command])
+    options = AuditOptions(ranks=ranks, batches=steps, limit=limit, on_cpu=on_cpu)
+    found = audit(command, options, _tell)
+    if as_json or output == "json":
+        print(json.dumps(findings_values(found)))
+    elif output == "sarif":
+        print(json.dumps(findings_sarif(found.findings, RULES)))
+    else:
+        print(findings_text(found))
+    return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
+
+
+def _tell(text: str) -> None:
+    """Show the progress: a changing line on a terminal, nothing elsewhere but the long waits."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+    elif text.startswith(("1m 0", "2m 0", "3m 0", "4m 0")):
+        say(f"still running, {text}")
