@@ -66,7 +66,7 @@ def test_a_script_for_gpus_runs_on_the_cpu(tmp_path, claims, rule, code):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    done = audit(tmp_path, "--json", "--limit", "60", "--", sys.executable, "on_gpu.py", claims, port)
+    done = audit(tmp_path, "--json", "--limit", "240", "--", sys.executable, "on_gpu.py", claims, port)
     assert done.returncode == code, done.stderr
     assert rule in {finding["rule"] for finding in json.loads(done.stdout)["findings"]}
 

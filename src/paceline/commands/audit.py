@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -13,6 +14,8 @@ from paceline.core.errors import ExitCode
 from paceline.core.messages import say
 from paceline.core.setting_types import Whole
 from paceline.observe.attachment import check_command
+
+SECONDS_BETWEEN_MESSAGES = 60
 
 
 def audit_command(
@@ -66,7 +69,11 @@ def audit_command(
         return ExitCode.FINISHED
     check_command(command if not (command and command[0].endswith(".py")) else ["python3", *command])
     options = AuditOptions(ranks=ranks, batches=steps, limit=limit, on_cpu=on_cpu)
-    found = audit(command, options, _tell)
+    progress = _Progress()
+    try:
+        found = audit(command, options, progress)
+    finally:
+        progress.clear()
     if as_json or output == "json":
         print(json.dumps(findings_values(found)))
     elif output == "sarif":
@@ -76,10 +83,22 @@ def audit_command(
     return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
 
 
-def _tell(text: str) -> None:
-    """Show the progress: a changing line on a terminal, nothing elsewhere but the long waits."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-    elif text.startswith(("1m 0", "2m 0", "3m 0", "4m 0")):
-        say(f"still running, {text}")
+class _Progress:
+    """Shows how far the audit is: a changing line on a terminal, a message every minute elsewhere."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + SECONDS_BETWEEN_MESSAGES
+
+    def __call__(self, text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+        elif time.monotonic() >= self._next:
+            self._next += SECONDS_BETWEEN_MESSAGES
+            say(f"still running, {text}")
+
+    def clear(self) -> None:
+        """Clear the line before the findings are printed."""
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
