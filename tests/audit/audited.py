@@ -51,3 +51,12 @@ def findings_in(folder: Path) -> list[Finding]:
     evidence = Evidence(journals=read_journals(folder / "journals"), code=0, folder=os.path.realpath(folder))
     assert evidence.world_size == 2, (folder / "output-0.txt").read_text()
     return judge(evidence).findings
+
+
+def audit(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run `paceline audit` as a process."""
+    command = [sys.executable, "-m", "paceline", "audit", *args]
+    environ = child_environment(OMP_NUM_THREADS="1")
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LONGEST, check=False
+    )

@@ -3,30 +3,19 @@
 import json
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from lab.environment import child_environment
 from paceline.audit.audit_run import with_ranks
 from paceline.audit.audit_text import findings_sarif
 from paceline.audit.judge import RULES
 from paceline.audit.source import is_silenced
 from paceline.cli import run as run_cli
-from tests.audit.audited import SCRIPTS
+from tests.audit.audited import SCRIPTS, audit
 from tests.audit.planted import MISTAKES
-from tests.conftest import LONGEST
-
-
-def audit(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "paceline", "audit", *args]
-    environ = child_environment(OMP_NUM_THREADS="1")
-    return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LONGEST, check=False
-    )
 
 
 def plant(folder: Path, rule: str, name: str = "train.py") -> None:

@@ -22,10 +22,12 @@ from paceline.observe.journals import CommandJournals, ProcessJournal, read_jour
 ATTACHED = Path(__file__).parent / "attached"
 LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 NPROC = re.compile(r"--nproc[-_]per[-_]node(=.*)?$")
+ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
+"""The line of a traceback that says what is wrong."""
 SECONDS_OF_HANG = 4.0
 SECONDS_BETWEEN_LOOKS = 2.0
 LARGEST_OUTPUT = 50_000_000
-TAIL = 4000
+TAIL = 16_000
 
 
 class CannotAuditError(PacelineError):
@@ -44,6 +46,8 @@ class AuditOptions:
     """Seconds."""
     on_cpu: bool | None = None
     """Run CUDA calls on the CPU; None if the script mentions CUDA."""
+    batch_factor: int = 1
+    """What the batch size of every loader is multiplied by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,7 @@ def _mentions_cuda(command: Sequence[str]) -> bool:
     files = [Path(script)] if script is not None else []
     files += list((script.parent if script is not None else Path()).glob("*.py"))[:50]
     texts = (file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())
-    return script is None or any("cuda" in text or "nccl" in text for text in texts)
+    return script is None or any(word in text for text in texts for word in ("cuda", "nccl", "torch.accelerator"))
 
 
 def _environment(journals: Path, options: AuditOptions, *, on_cpu: bool) -> dict[str, str]:
@@ -130,6 +134,7 @@ def _environment(journals: Path, options: AuditOptions, *, on_cpu: bool) -> dict
         "_PACELINE_EARLY": "paceline_audit.early",
         "_PACELINE_BATCHES": str(options.batches),
         "_PACELINE_DEVICES": str(options.ranks),
+        "_PACELINE_BATCH_FACTOR": str(options.batch_factor),
         "_PACELINE_ON_CPU": "1" if on_cpu else "",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
@@ -208,6 +213,7 @@ def _why_nothing(run: AuditedRun) -> tuple[str]:
         reason = "no Python process imported torch"
     else:
         reason = "the script ended without a step of an optimizer of torch.optim"
-    last = [line for line in run.output.strip().splitlines() if line.strip()][-5:]
+    lines = [line for line in run.output.strip().splitlines() if line.strip()]
+    last = ([line for line in lines if ERROR.match(line)] or lines)[-5:]
     shown = "".join(f"\n  | {line[:160]}" for line in last)
     return (f"no training step was seen: {reason}{shown}",)

@@ -3,10 +3,12 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from paceline.audit.audit_compare import compare_worlds, comparison_text
 from paceline.audit.audit_run import AuditOptions, audit
 from paceline.audit.audit_text import findings_sarif, findings_text, findings_values, rule_text, rules_text
 from paceline.audit.judge import RULES, find_rule
@@ -26,6 +28,7 @@ def audit_command(
     output: Annotated[Literal["text", "json", "sarif"], Parameter(alias="--format")] = "text",
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
     on_cpu: Annotated[bool | None, Parameter(negative="--on-gpu")] = None,
+    compare: Annotated[bool, Parameter(negative="")] = False,
     explain: str | None = None,
     rules: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -59,6 +62,8 @@ def audit_command(
         The same as --output json.
     on_cpu
         Run CUDA and NCCL calls on the CPU with gloo. Default: if the script mentions them.
+    compare
+        Run the script with one rank too, with the same global batch, and compare losses and weights.
     explain
         Print a rule with an example and its fix, and run nothing.
     rules
@@ -72,14 +77,18 @@ def audit_command(
     progress = _Progress()
     try:
         found = audit(command, options, progress)
+        alone = audit(command, replace(options, ranks=1, batch_factor=ranks), progress) if compare else None
     finally:
         progress.clear()
+    comparison = None if alone is None else compare_worlds(alone.evidence, found)
     if as_json or output == "json":
-        print(json.dumps(findings_values(found)))
+        worlds = {} if comparison is None else {"compare": comparison.as_dict()}
+        print(json.dumps(findings_values(found) | worlds))
     elif output == "sarif":
         print(json.dumps(findings_sarif(found.findings, RULES)))
     else:
         print(findings_text(found))
+        print("" if comparison is None else f"\n{comparison_text(comparison)}", end="")
     return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
 
 

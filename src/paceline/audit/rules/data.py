@@ -76,7 +76,7 @@ DATASET_DIFFERS = Rule(
     summary="the data sets of the ranks differ, yet they are sharded by index",
     effect="an index means another sample on another rank: shards overlap and samples are lost",
     wrong="files = os.listdir(folder)  # any order",
-    fix="files = sorted(os.listdir(folder))",
+    fix="files = sorted(os.listdir(folder))  # and one seed on all ranks for data that is generated",
 )
 SAME_AUGMENTATION = Rule(
     name="same-augmentation",

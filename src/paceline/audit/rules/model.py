@@ -52,7 +52,7 @@ NOTHING_LEARNED = Rule(
     summary="the steps do not change the weights",
     effect="the script trains nothing",
     wrong="optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)  # of another model",
-    fix="optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+    fix="optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # and a loss whose gradient is not zero",
 )
 GRADIENTS_KEPT = Rule(
     name="gradients-kept",
@@ -156,7 +156,8 @@ def _untouched(evidence: Evidence) -> bool:
 def check_batch_norm(evidence: Evidence) -> Iterator[Finding]:
     """Compare the buffers of the ranks after each step."""
     layers, model = evidence.lead.first("layers"), evidence.lead.first("model")
-    if evidence.world_size < 2 or not layers.get("norms") or layers["synced_norms"]:
+    is_synced = layers.get("synced_norms") or evidence.lead.of("sync_batch_norm")
+    if evidence.world_size < 2 or not layers.get("norms") or is_synced:
         return
     steps = list(evidence.side_by_side("step", "step"))
     odd = [step for step, lines in steps if len({line["buffers"] for line in lines}) > 1]

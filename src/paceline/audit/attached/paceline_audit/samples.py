@@ -12,7 +12,7 @@ from torch.utils.data import _utils, dataloader
 from . import early
 from .digests import Generators, dataset_facts, digest_leaves, generator_states
 from .limits import end_rank
-from .settings import EPOCHS, EVAL_BATCHES, LARGEST_ORDER, TRAIN_BATCHES
+from .settings import BATCH_FACTOR, EPOCHS, EVAL_BATCHES, LARGEST_ORDER, TRAIN_BATCHES
 
 MOST_DIGESTS = 4
 MOST_FETCHES = 3
@@ -208,6 +208,9 @@ def _follow_loaders(samples: Samples) -> None:
         elif workers and len(args) <= 5:  # without workers, whose random numbers are imitated: see `_follow_fetches`
             kwargs.update(num_workers=0, persistent_workers=False, prefetch_factor=None, timeout=0)
             kwargs.pop("multiprocessing_context", None)
+        if kwargs.get("batch_sampler") is None and BATCH_FACTOR > 1:
+            size = kwargs.pop("batch_size", args[1] if len(args) > 1 else 1)
+            args = (args[0] if args else kwargs.pop("dataset"), size and size * BATCH_FACTOR, *args[2:])
         make(self, *args, **kwargs)
         samples.add_loader(self, workers)
 

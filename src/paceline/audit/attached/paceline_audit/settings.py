@@ -14,3 +14,5 @@ SECONDS_OF_COLLECTIVES = 60
 ON_CPU = os.environ.get("_PACELINE_ON_CPU", "") == "1"
 """Whether CUDA calls run on the CPU."""
 NUM_DEVICES = int(os.environ.get("_PACELINE_DEVICES", "2"))
+BATCH_FACTOR = int(os.environ.get("_PACELINE_BATCH_FACTOR", "1"))
+"""What the batch size of every loader is multiplied by: one rank then trains on the batches of several."""

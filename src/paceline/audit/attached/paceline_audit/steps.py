@@ -89,6 +89,7 @@ class Steps(Listener):
             tensors=[digest(parameter) for parameter in parameters] if full else None,
             names=[self._names.get(id(parameter), f"#{i}") for i, parameter in enumerate(parameters)] if full else None,
             unused=[self._names.get(id(p), "?") for p in parameters if p.requires_grad and p.grad is None][:20],
+            norm=float(torch.stack([p.detach().double().norm() for p in parameters]).norm()),
             buffers=digest_all(models[0].buffers()) if models else None,
             seconds=round(time.perf_counter() - self._began, 6) if self._began else None,
             serial=early.state.serial,
