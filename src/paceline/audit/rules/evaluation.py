@@ -93,6 +93,7 @@ REDUCING = frozenset({
 })  # fmt: skip
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e-?\d+)?(?![\w.])")
 LONGEST_MEAN = 64
+FEWEST_SAMPLES = 8
 NEAR = 6e-3
 MOST_PRINTS = 80
 
@@ -123,7 +124,8 @@ def _compare_evaluation(evidence: Evidence, loader: int, key: PassKey) -> Iterat
         yield EVAL_DROPPED.at(made["site"], f"{missing} of {made['length']} samples are never evaluated ({reason})")
     if all(sorted(stream) == sorted(streams[0]) for stream in streams):
         seen = f"each of {evidence.world_size} ranks evaluates all {len(streams[0])} samples"
-        yield EVAL_EVERYWHERE.at(loaders.loop_line(key), seen)
+        if len(streams[0]) >= FEWEST_SAMPLES:
+            yield EVAL_EVERYWHERE.at(loaders.loop_line(key), seen)
         return
     followed = _collectives_after(evidence, key)
     twice = sum(number - 1 for number in counts.values())
@@ -203,7 +205,7 @@ def check_sums(evidence: Evidence) -> Iterator[Finding]:
     told = set()
     for number, lines in evidence.side_by_side("collective", "number"):
         totals = results.get(number)
-        is_sum = all(line["name"] == "all_reduce" and line.get("operation") == "SUM" for line in lines)
+        is_sum = all(line["name"] in {"all_reduce", "reduce"} and line.get("operation") == "SUM" for line in lines)
         if not totals or not is_sum or any("float" not in line.get("dtype", "") for line in lines):
             continue
         for index, total in enumerate(totals):

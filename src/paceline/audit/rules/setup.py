@@ -111,18 +111,19 @@ def check_address(evidence: Evidence) -> Iterator[Finding]:
 
 def check_device(evidence: Evidence) -> Iterator[Finding]:
     """Name the first line that asks for CUDA."""
-    lines = [line for line in evidence.lead.of("cuda") if not _checks_for_cuda(line["site"])]
+    files = {file for ran in lines_run(evidence).values() for file in ran}
+    lines = [] if any(map(_checks_for_gpu, files)) else evidence.lead.of("cuda")
     if lines:
         what = ", ".join(dict.fromkeys(line["what"] for line in lines[:3]))
         yield CUDA_ONLY.at(lines[0]["site"], f"{len(lines)} lines ask for CUDA or NCCL without a check ({what}, …)")
 
 
-def _checks_for_cuda(site: str) -> bool:
+def _checks_for_gpu(file: str) -> bool:
     """Tell whether a file asks somewhere whether there is a GPU."""
     try:
-        return "is_available" in Path(site.rpartition(":")[0]).read_text(encoding="utf-8", errors="replace")
+        return "is_available" in Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return True
+        return False
 
 
 def check_reads(evidence: Evidence) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
 from . import cuda_stubs, gloo
+from .settings import NUM_DEVICES
 
 CPU = torch.device("cpu")
 MOST_LINES = 200
@@ -172,8 +173,8 @@ def _ddp() -> None:
 
 def install() -> None:
     """Rewrite CUDA and NCCL."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        del os.environ["CUDA_VISIBLE_DEVICES"]  # scripts count its entries
+    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(NUM_DEVICES)))  # scripts count its entries
     cuda_stubs.install()
     gloo.install(note)
     _modules()
