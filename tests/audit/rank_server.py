@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import torch  # imported once for all ranks, with the evidence attached to it
 
@@ -18,8 +19,9 @@ import torch.utils.tensorboard  # noqa: E402, F401
 
 sys.settrace(traced)
 
-LONGEST = 20.0
-"""Seconds after which ranks hang."""
+LONGEST = 100.0
+QUIET = 5.0
+"""Seconds without a line after which ranks that wait for each other hang."""
 
 
 def free_port():
@@ -56,6 +58,14 @@ def be_rank(job, rank, port):
     os._exit(0)
 
 
+def hangs(folder):
+    """Tell whether a rank waits for others, and no rank has written anything for a while."""
+    journals = list(Path(folder).iterdir())
+    if not journals or time.time() - max(path.stat().st_mtime for path in journals) < QUIET:
+        return False
+    return any('"kind": "stuck"' in path.read_text() for path in journals)
+
+
 def run_job(job):
     port, pids = free_port(), []
     for rank in range(2):
@@ -64,7 +74,7 @@ def run_job(job):
             be_rank(job, rank, port)
         pids.append(pid)
     deadline, left = time.monotonic() + LONGEST, set(pids)
-    while left and time.monotonic() < deadline:
+    while left and time.monotonic() < deadline and not hangs(job["journals"]):
         left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
         time.sleep(0.02)
     for pid in left:

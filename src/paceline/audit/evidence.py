@@ -48,6 +48,11 @@ class Evidence:
             if all(value in lines for lines in by_rank):
                 yield value, [lines[value] for lines in by_rank]
 
+    @property
+    def joins(self) -> bool:
+        """Whether the script uses `Join`, with which ranks may have different numbers of steps."""
+        return any(self.of("join"))
+
     @cached_property
     def training_line(self) -> str:
         """The line of the backward pass."""

@@ -58,7 +58,7 @@ def check_collectives(evidence: Evidence) -> Iterator[Finding]:
         rank: [line for line in journal.of("collective") if not line.get("is_subgroup")]
         for rank, journal in evidence.ranks.items()
     }
-    if len(sequences) < 2:
+    if len(sequences) < 2 or evidence.joins:
         return
     first, *others = sequences
     for other in others:
@@ -125,7 +125,7 @@ def check_failures(evidence: Evidence) -> Iterator[Finding]:
     failed = {rank: journal.of("failed") for rank, journal in evidence.ranks.items()}
     own = {rank: lines[0] for rank, lines in failed.items() if lines and not _is_consequence(lines[0])}
     waiting = [rank for rank, journal in evidence.ranks.items() if rank not in own and journal.of("step")]
-    stuck = [r for r in waiting if evidence.ranks[r].of("stuck") or failed[r] or not evidence.ranks[r].of("exit")]
+    stuck = [other for other in waiting if evidence.ranks[other].of("stuck") or failed[other]]
     for rank, line in list(own.items())[:1]:
         if stuck and evidence.lead.of("step") and line["stack"]:
             seen = f"rank {rank} ends with {line['error']}: {line['message'][:80]!r}; rank {stuck[0]} waits for it"

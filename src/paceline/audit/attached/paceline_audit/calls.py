@@ -122,7 +122,8 @@ def _follow_schedulers() -> None:
 
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             count = self.__dict__["_paceline_steps"] = self.__dict__.get("_paceline_steps", 0) + 1
-            if 1 < count <= MOST_STEPS_OF_SCHEDULER and guard.depth == 0:  # the constructor makes the first
+            is_called_by_script = is_users(sys._getframe(1).f_code.co_filename)  # constructors step schedulers too
+            if count <= MOST_STEPS_OF_SCHEDULER and is_called_by_script and guard.depth == 0:
                 found = [getattr(self, name, None) for name in HORIZONS]
                 horizon = next((value for value in found if isinstance(value, int)), 0)
                 values = {"name": type(self).__name__, "horizon": horizon, "step": progress.steps}

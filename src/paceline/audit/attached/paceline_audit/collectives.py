@@ -7,6 +7,7 @@ import torch.distributed as dist
 from paceline_attach import journal
 from paceline_attach.callsite import callsite, callsites, library_functions
 from paceline_attach.listener import Listener, progress
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from . import early
@@ -70,3 +71,10 @@ def follow(collectives: Collectives) -> None:
         original(self)
 
     DistributedDataParallel._sync_buffers = sync_buffers
+    enter = Join.__enter__
+
+    def join(self: Any) -> Any:
+        journal.put("join")
+        return enter(self)
+
+    Join.__enter__ = join

@@ -17,6 +17,7 @@ from . import early
 from .settings import SECONDS_UNTIL_STUCK, STEPS
 
 SECONDS_TO_LEAVE = 6.0
+STEPS_BETWEEN_LINES = 4
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -90,6 +91,8 @@ class Limits(Listener):
     def step_ends(self, optimizer: Any) -> None:
         """End a rank that has made enough steps."""
         del optimizer
+        if progress.steps % STEPS_BETWEEN_LINES == STEPS_BETWEEN_LINES - 1:  # a rank may be killed
+            early.put_lines()
         if progress.steps + 1 >= STEPS:
             end_rank("steps")
 
