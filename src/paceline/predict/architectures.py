@@ -1,5 +1,6 @@
 """The shapes of well-known models: parameters and FLOPs by layer."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,6 +40,43 @@ def resnet(*blocks: int) -> list[Layer]:
     return [*layers, dense(2048, 1000)]
 
 
+def resnext(*blocks: int) -> list[Layer]:
+    """Return a residual network whose 3 × 3 convolutions have 32 groups of 4 channels."""
+    layers, channels = [conv((3, 64), 7, 112)], 64
+    for stage, number in enumerate(blocks):
+        width, size = 128 << stage, 56 >> stage
+        for block in range(number):
+            before = size * 2 if block == 0 and stage else size
+            grouped = Layer(9 * width**2 / 32 + 2 * width, 9 * width**2 / 32 * size**2)
+            layers += [conv((channels, width), 1, before), grouped, conv((width, 2 * width), 1, size)]
+            if block == 0:
+                layers.append(conv((channels, 2 * width), 1, size))
+            channels = 2 * width
+    return [*layers, dense(2048, 1000)]
+
+
+def efficientnet(width: float, depth: float, pixels: int) -> list[Layer]:
+    """Return EfficientNet-B0, made wider and deeper: expansion, depthwise convolution, squeeze, projection."""
+    stages = [(1, 16, 1, 3, 2), (6, 24, 2, 3, 4), (6, 40, 2, 5, 8), (6, 80, 3, 3, 16), (6, 112, 3, 5, 16),
+              (6, 192, 4, 5, 32), (6, 320, 1, 3, 32)]  # fmt: skip
+    channels = _in_eights(32 * width)
+    layers = [conv((3, channels), 3, pixels // 2)]
+    for expand, base, repeats, kernel, reduction in stages:
+        outputs, size = _in_eights(base * width), pixels // reduction
+        for _ in range(math.ceil(repeats * depth)):
+            inner = channels * expand
+            layers += [conv((channels, inner), 1, size)] if expand > 1 else []
+            layers += [Layer(inner * (kernel**2 + 2), inner * kernel**2 * size**2), dense(inner, channels // 4),
+                       dense(channels // 4, inner), conv((inner, outputs), 1, size)]  # fmt: skip
+            channels = outputs
+    top = _in_eights(1280 * width)
+    return [*layers, conv((channels, top), 1, pixels // 32), dense(top, 1000)]
+
+
+def _in_eights(channels: float) -> int:
+    return int(8 * max(1, round(channels / 8)))
+
+
 def vgg(*blocks: int) -> list[Layer]:
     """Return a VGG network: most parameters are in the last layers, most FLOPs in the first."""
     layers, channels = [], 3
@@ -75,6 +113,9 @@ KNOWN: dict[str, Callable[[], list[Layer]]] = {
     "resnet50": lambda: resnet(3, 4, 6, 3),
     "resnet101": lambda: resnet(3, 4, 23, 3),
     "resnet152": lambda: resnet(3, 8, 36, 3),
+    "resnext101": lambda: resnext(3, 4, 23, 3),
+    "efficientnet-b0": lambda: efficientnet(1.0, 1.0, 224),
+    "efficientnet-b4": lambda: efficientnet(1.4, 1.8, 380),
     "vgg16": lambda: vgg(2, 2, 3, 3, 3),
     "vgg19": lambda: vgg(2, 2, 4, 4, 4),
     "alexnet": alexnet,
@@ -97,7 +138,7 @@ def list_shapes() -> list[str]:
 def find_shape(name: str) -> list[Layer] | None:
     """Return the layers of a known model, in any spelling of its name: ResNet-50, resnet50, BERT_large."""
     plain = {_plain(known): known for known in KNOWN}
-    alias = {"inceptionv3": "inception3", "bert": "bert-base", "gpt2small": "gpt2"}
+    alias = {"inceptionv3": "inception3", "bert": "bert-base", "gpt2small": "gpt2", "resnext10132x4d": "resnext101"}
     key = _plain(name)
     key = _plain(alias.get(key, key))
     return KNOWN[plain[key]]() if key in plain else None
