@@ -12,12 +12,14 @@ import csv
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from paceline.predict.cases import spec_case
+from paceline.predict.cases import NOTHING_KNOWN, spec_case
+from paceline.predict.draws import Case, draw_case, efficiency_of, estimate
+from paceline.predict.fabric import Quantity
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, ModelSpec
-from paceline.predict.prediction import Case, draw_case, efficiency_of, estimate
 from paceline.predict.simulate import trivial_step
 
 SERIES = Path(__file__).with_name("published.csv")
@@ -31,11 +33,12 @@ class PublishedSeries:
 
     group: str
     name: str
+    trainer: str
+    overlap: str
     model: str | None
     parameters: str | None
     batch: float
     gradients: str
-    accumulate: int
     per_node: int
     intra: str
     link: str
@@ -43,6 +46,8 @@ class PublishedSeries:
     base: int
     """Ranks of the row to which the efficiency of the others relates."""
     speeds: dict[int, float]
+    accumulates: dict[int, int]
+    """Micro-batches per step, by ranks: some series keep the global batch."""
 
     @property
     def split(self) -> str:
@@ -81,44 +86,61 @@ def read_series(path: Path = SERIES) -> list[PublishedSeries]:
 
 
 def _series(line: dict[str, str]) -> PublishedSeries:
-    pairs = (pair.split(":") for pair in line.pop("samples_per_second").split())
-    whole = {name: int(line.pop(name)) for name in ("accumulate", "per_node", "base")}
+    """Return the series of a line; a point such as 16x4:3528 is 16 ranks, 4 micro-batches, 3528 samples per second."""
+    speeds, accumulates = {}, {}
+    for point in line.pop("samples_per_second").split():
+        place, speed = point.split(":")
+        ranks, _, parts = place.partition("x")
+        speeds[int(ranks)], accumulates[int(ranks)] = float(speed), int(parts or 1)
+    whole = {name: int(line.pop(name)) for name in ("per_node", "base")}
     model, parameters = line.pop("model") or None, line.pop("parameters") or None
     batch = float(line.pop("batch"))
-    speeds = {int(ranks): float(speed) for ranks, speed in pairs}
-    return PublishedSeries(model=model, parameters=parameters, batch=batch, speeds=speeds, **whole, **line)  # pyright: ignore[reportArgumentType]
+    return PublishedSeries(model=model, parameters=parameters, batch=batch, speeds=speeds, accumulates=accumulates,
+                           **whole, **line)  # fmt: skip # pyright: ignore[reportArgumentType]
 
 
-def case_of(series: PublishedSeries) -> Case:
+def case_of(series: PublishedSeries, ranks: int, *, knows_trainer: bool = True, measured: tuple[str, ...] = ()) -> Case:
     """Return the case that a reader of the paper could describe."""
+    known = replace(NOTHING_KNOWN, measured=measured)
+    if knows_trainer:
+        known = replace(known, trainer=series.trainer, overlap=series.overlap)
+    speed = series.speeds[series.base] / series.base
     spec = ModelSpec(model=series.model, parameters=series.parameters, gradients=series.gradients,  # pyright: ignore[reportArgumentType]
-                     samples_per_second=series.speeds[series.base] / series.base)  # fmt: skip
+                     samples_per_second=speed)  # fmt: skip
     cluster = ClusterOptions(ranks=tuple(series.speeds), per_node=series.per_node, link=series.link, intra=series.intra)
-    batch = BatchOptions(per_rank_batch=series.batch, accumulate=series.accumulate)
-    return spec_case(cluster, spec, batch, _no_layers)[0]
+    batch = BatchOptions(per_rank_batch=series.batch, accumulate=series.accumulates[ranks])
+    return spec_case(cluster, spec, batch, _no_layers, known)[0]
+
+
+def predict_further(series: PublishedSeries) -> list[PublishedRow]:
+    """Return the rows after the first one, predicted with the first one as a measured point."""
+    ranks = next(iter(series.efficiencies))
+    point = f"{ranks}:{series.speeds[ranks]:.10g}"
+    return [row for row in predict_rows(series, measured=(point,)) if row.ranks != ranks] if series.base == 1 else []
 
 
 def _no_layers(name: str) -> list:
     raise LookupError(name)
 
 
-def predict_rows(series: PublishedSeries) -> list[PublishedRow]:
+def predict_rows(series: PublishedSeries, **known: Any) -> list[PublishedRow]:
     """Return the rows of a series with their predictions."""
-    case = case_of(series)
-    drawn = draw_case(case)
-    per_rank = case.samples_per_rank(1)
-    base = efficiency_of(drawn, series.base, per_rank)
-    rule_base = _rule(case, series.base)
+    base, rule_base = _efficiencies(series, series.base, **known)
     found = []
     for ranks, published in series.efficiencies.items():
-        answer = estimate(efficiency_of(drawn, ranks, per_rank) / base)
+        drawn, rule = _efficiencies(series, ranks, **known)
+        answer = estimate(drawn / base)
         found.append(PublishedRow(series=series, ranks=ranks, published=published, predicted=answer.value,
-                                  low=answer.low, high=answer.high, rule=rule_base / _rule(case, ranks)))  # fmt: skip
+                                  low=answer.low, high=answer.high, rule=rule / rule_base))  # fmt: skip
     return found
 
 
-def _rule(case: Case, ranks: int) -> float:
-    return float(trivial_step(case.workload, case.fabric, ranks, accumulate=case.accumulate))
+def _efficiencies(series: PublishedSeries, ranks: int, **known: Any) -> tuple[Quantity, float]:
+    """Return the predicted efficiencies, one per draw, and the efficiency by the simple rule."""
+    case = case_of(series, ranks, **known)
+    alone, rule = (float(trivial_step(case.workload, case.fabric, number, accumulate=case.accumulate))
+                   for number in (1, ranks))  # fmt: skip
+    return efficiency_of(draw_case(case), ranks, case.samples_per_rank(ranks)), alone / rule
 
 
 def mean_error(rows: Sequence[PublishedRow], guess: Callable[[PublishedRow], float]) -> float:
@@ -151,8 +173,12 @@ def main() -> None:
     options = parser.parse_args()
     everything = read_series()
     for split in (options.split,) if options.split else ("tune", "test"):
-        rows = [row for series in everything if series.split == split for row in predict_rows(series)]
-        show(split, rows)
+        chosen = [series for series in everything if series.split == split]
+        unknown = [row for series in chosen for row in predict_rows(series, knows_trainer=False)]
+        rows = [row for series in chosen for row in predict_rows(series)]
+        show(f"{split}, trainer unknown", unknown)
+        show(f"{split}, trainer known", rows)
+        show(f"{split}, and the first row measured", [row for series in chosen for row in predict_further(series)])
         for row in sorted(rows, key=lambda row: -abs(row.error))[: options.worst]:
             print(f"  {row.error:+.3f} {row.published:.3f} {row.predicted:.3f} {row.ranks:4} {row.series.name}")
 

@@ -107,7 +107,7 @@ def test_accumulating_raises_speed_and_efficiency_on_a_slow_link(run):
 
 
 def test_the_micro_batches_of_a_step_are_shown(run):
-    assert "256 × 8 in 4 micro-batches" in run("predict", *GIVEN[:-1], "--ranks=8", "--accumulate=4").out
-    assert "micro-batches" not in run("predict", *GIVEN[:-1], "--ranks=8").out
+    assert "4 × 64 × 8  " in run("predict", *GIVEN[:-1], "--ranks=8", "--accumulate=4").out
+    assert "× 64 × 8" not in run("predict", *GIVEN[:-1], "--ranks=8").out
     answer = run("predict", *GIVEN, "--accumulate=0")
     assert (answer.code, answer.message) == (2, "--accumulate is 0, but must be at least 1")

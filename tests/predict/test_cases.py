@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from paceline.core.errors import ConfigError, RunError
-from paceline.predict.cases import check_ranks, run_case, spec_case
+from paceline.predict.cases import run_case, spec_case
+from paceline.predict.option_values import check_cluster
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, ModelSpec
 from paceline.records.folder import RunFolder
 from paceline.records.profile import write_profile
@@ -93,7 +94,7 @@ def test_one_node_needs_no_link_between_nodes():
 )
 def test_ranks_and_prices_out_of_range_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
-        check_ranks(ClusterOptions(**options))
+        check_cluster(ClusterOptions(**options))
 
 
 def test_a_profile_gives_its_own_link_and_the_length_of_its_run(profiled):

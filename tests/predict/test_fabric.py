@@ -64,7 +64,7 @@ def test_a_node_that_is_not_full_counts_as_a_node():
         ("100gbit-ib", 88.0, "rdma"),
         ("EDR", 88.0, "rdma"),
         ("4xEDR", 352.0, "rdma"),
-        ("nvlink", 960.0, "local"),
+        ("nvlink", 680.0, "local"),
         ("12GB/s", 21.4, "tcp"),
     ],
 )

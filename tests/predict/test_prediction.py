@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.predict.draws import Case, Uncertainty
 from paceline.predict.fabric import Fabric, Link
-from paceline.predict.prediction import Case, Uncertainty, predict
-from paceline.predict.simulate import Workload
+from paceline.predict.prediction import predict
+from paceline.predict.simulate import Overhead, Workload
 
 SURE = Uncertainty()
 WORK = Workload(forward=1.0, backward=2.0, update=0.0, ready=(1.0,), sizes=(1e6,), samples_per_rank=30)
@@ -96,8 +97,9 @@ def test_parts_of_one_global_batch_save_no_exchange():
 
 
 def test_only_the_part_that_exchanges_pays_for_taking_part():
-    assert predict(case(overhead=0.1, accumulate=4), 2).step.value == pytest.approx(3 * 3.0 + 3.3 + 1.0)
-    assert predict(case(overhead=0.1, accumulate=4), 1).step.value == pytest.approx(4 * 3.0)
+    slow = case(overhead=Overhead(fraction=0.1), accumulate=4)
+    assert predict(slow, 2).step.value == pytest.approx(3 * 3.0 + 3 * (1 + 0.6 * 0.1) + 1.0)
+    assert predict(slow, 1).step.value == pytest.approx(4 * 3.0)
 
 
 def test_the_best_batch_of_several_parts_has_no_part_of_less_than_a_sample():

@@ -1,21 +1,26 @@
 """`paceline predict`: predict performance with other ranks, links and batches, from a profile or a model spec."""
 
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from paceline.commands.defaults import DEFAULT_RUNS
-from paceline.core.errors import ConfigError, ExitCode, ModelError, suggestion
+from paceline.core.errors import ConfigError, ExitCode, ModelError, flag, suggestion
+from paceline.predict.advice import answer, asked_ranks, more_ranks
 from paceline.predict.architectures import Layer, list_shapes
-from paceline.predict.cases import check_ranks, run_case, spec_case
-from paceline.predict.predict_options import BatchOptions, ClusterOptions, ModelSpec
+from paceline.predict.assumptions import assumptions, warnings
+from paceline.predict.cases import run_case, spec_case
+from paceline.predict.option_values import check_cluster, check_question
+from paceline.predict.predict_options import BatchOptions, ClusterOptions, KnownOptions, ModelSpec, QuestionOptions
 from paceline.predict.predict_text import prediction_values, predictions_text
 from paceline.predict.prediction import predict
 from paceline.records.folder import find_run
 
 CLUSTER, NO_SPEC, BATCH = ClusterOptions(), ModelSpec(), BatchOptions()
+KNOWN, QUESTION = KnownOptions(), QuestionOptions()
 
 
 def predict_command(
@@ -24,14 +29,15 @@ def predict_command(
     cluster: Annotated[ClusterOptions, Parameter(name="*")] = CLUSTER,
     spec: Annotated[ModelSpec, Parameter(name="*")] = NO_SPEC,
     batch: Annotated[BatchOptions, Parameter(name="*")] = BATCH,
+    known: Annotated[KnownOptions, Parameter(name="*")] = KNOWN,
+    question: Annotated[QuestionOptions, Parameter(name="*")] = QUESTION,
     runs_dir: Path = DEFAULT_RUNS,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
     """Predict step time, throughput, efficiency and cost for other ranks, links and batches.
 
-    Uses a run with a profile (paceline profile), or a model spec: the model and the speed of one device. Every number
-    has a 90% interval and, next to it, the estimate forward + max(backward, communication). docs/prediction.md lists
-    the assumptions.
+    Uses a run with a profile (paceline profile), or a model spec: the model and the speed of one device. Prints the
+    answer, a table with 90% intervals, and the assumptions that decide. docs/prediction.md explains the model.
 
     Examples:
 
@@ -42,6 +48,9 @@ def predict_command(
 
       paceline predict --parameters 138M --step-time 0.43 --per-rank-batch 64 --per-node 4 --link 25gbit --intra pcie
 
+      paceline predict --model resnet50 --measured 1:360,8:2456 --per-rank-batch 64 --per-node 8 --ranks 64
+          --link "100gbit rdma" --worth 4
+
     Parameters
     ----------
     run
@@ -51,22 +60,32 @@ def predict_command(
     as_json
         Print one JSON object per number of ranks.
     """
-    check_ranks(cluster)
+    check_cluster(cluster)
+    if question.worth is not None and question.worth >= 1:
+        cluster = replace(cluster, ranks=(cluster.ranks[0], more_ranks(question.worth, cluster)))
     if run is None:
-        case, basis = spec_case(cluster, spec, batch, _layers_of)
+        case, basis = spec_case(cluster, spec, batch, _layers_of, known)
     elif spec != NO_SPEC:
-        raise ConfigError(
-            "RUN cannot be combined with --model or --parameters", hint="drop RUN, or drop --model and --parameters"
-        )
+        raise ConfigError("RUN cannot be combined with a model spec", hint=f"drop RUN, or drop {_given(spec)}")
     else:
-        case, basis = run_case(find_run(run, runs_dir), cluster, batch)
-    predictions = [predict(case, ranks) for ranks in cluster.ranks]
+        case, basis = run_case(find_run(run, runs_dir), cluster, batch, known)
+    check_question(question, cluster, case.total_samples)
+    predictions = [predict(case, ranks) for ranks in asked_ranks(question, cluster, case)]
     if as_json:
         for prediction in predictions:
             print(json.dumps({"basis": basis} | prediction_values(prediction)))
-    else:
-        print(predictions_text(predictions, basis))
+        return ExitCode.FINISHED
+    text = answer(question, case, predictions)
+    assumed = assumptions(case, predictions[-1].ranks)
+    notes = warnings(case, [one.ranks for one in predictions])
+    print(predictions_text(predictions, basis, answer=text, assumed=assumed, notes=notes))
     return ExitCode.FINISHED
+
+
+def _given(spec: ModelSpec) -> str:
+    """Return the flags of a model spec that were set."""
+    names = (field.name for field in fields(spec) if getattr(spec, field.name) != getattr(NO_SPEC, field.name))
+    return " and ".join(flag(name) for name in names)
 
 
 def _layers_of(name: str) -> list[Layer]:

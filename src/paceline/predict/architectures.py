@@ -144,6 +144,11 @@ def find_shape(name: str) -> list[Layer] | None:
     return KNOWN[plain[key]]() if key in plain else None
 
 
+def is_image_model(name: str) -> bool:
+    """Return whether a known model takes images of the size of ImageNet's."""
+    return find_shape(name) is not None and not _plain(name).startswith(("bert", "gpt"))
+
+
 def even(parameters: float, layers: int = 50) -> list[Layer]:
     """Return a model of which only the size is known, with parameters and FLOPs spread evenly over its layers."""
     return [Layer(parameters / layers, 1.0)] * layers

@@ -116,13 +116,13 @@ RDMA_SHARE = 0.88
 LATENCIES: dict[Transport, float] = {"tcp": 30e-6, "rdma": 8e-6, "local": 4e-6}
 """Seconds per hop of an all-reduce, software included."""
 
-INSIDE = {"nvlink": 120e9, "nvlink1": 55e9, "nvlink2": 120e9, "nvlink3": 220e9, "nvlink4": 360e9, "nvswitch": 130e9,
+INSIDE = {"nvlink": 85e9, "nvlink1": 25e9, "nvlink2": 85e9, "nvlink3": 155e9, "nvlink4": 250e9, "nvswitch": 95e9,
           "pcie": 7e9, "pcie3": 7e9, "pcie4": 14e9, "pcie5": 28e9, "memory": 3e9}  # fmt: skip
 """Bus bandwidth of an all-reduce over all devices of a node. nvlink and nvlink2 are V100, nvlink1 is P100."""
 INFINIBAND = {"qdr": 32e9, "fdr": 56e9, "edr": 100e9, "hdr": 200e9, "ndr": 400e9}
-RDMA_WORDS = ("rdma", "roce", "ib", "infiniband", "efa")
+RDMA_WORDS = ("rdma", "roce", "rocev1", "rocev2", "ib", "infiniband", "efa")
 TCP_WORDS = ("tcp", "ethernet", "sockets", "")
-NAMED = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\S+?)(?:[\s\-]+([a-z]+))?", re.IGNORECASE)
+NAMED = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\S+?)(?:[\s\-]+([a-z][a-z0-9]*))?", re.IGNORECASE)
 
 APART = re.compile(r"(?<=\d)\s+(?=[kmgt]?b)", re.IGNORECASE)
 """The space in "10 Gbit/s"."""
@@ -156,16 +156,19 @@ def parse_link(text: str, *, latency: float | None = None) -> NamedLink:
     if name in INSIDE:
         link = Link(bandwidth=INSIDE[name], latency=LATENCIES["local"] if latency is None else latency)
         return NamedLink(name=name, link=link, nominal=INSIDE[name], transport="local", uncertainty=0.25)
+    if name.startswith("-"):
+        raise ConfigError(f'a link of "{text}" has a negative bandwidth', hint="give a rate above 0, such as 10gbit")
     match = NAMED.fullmatch(APART.sub("", text.strip()))
     if match is None:
         raise _unknown(text)
     number, rate, word = int(match[1] or 1), match[2], (match[3] or "").lower()
     if rate.lower() in INFINIBAND:
         return _between(text, number * INFINIBAND[rate.lower()] / 8, "rdma", latency)
+    nominal = _rate(rate, text)
     if word in RDMA_WORDS or word in TCP_WORDS:
-        nominal = _rate(rate, text)
         return _between(text, number * nominal, "rdma" if word in RDMA_WORDS else "tcp", latency)
-    raise _unknown(text)
+    known = suggestion(word, [*RDMA_WORDS, *filter(None, TCP_WORDS)])
+    raise ConfigError(f'there is no transport "{word}" in the link "{text}"', hint=f"{known}; {rate} alone is TCP")
 
 
 def _rate(rate: str, text: str) -> float:

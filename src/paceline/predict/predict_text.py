@@ -1,22 +1,30 @@
-"""Predictions as two tables: the speed of the ranks, and the link and batch needed for efficiency."""
+"""Predictions as text: the answer, the speed of the ranks, what efficiency needs, and the assumptions."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from paceline.core.units import bit_rate, count, duration, rate, step_time, table
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.core.units import count, rate, step_time, table
+from paceline.predict.answer_text import amount, hours, link_rate, share, span
+from paceline.predict.assumptions import Assumption
+from paceline.predict.prediction import Prediction
 
 LEGEND = """\
-In brackets: 90% interval. Rule: forward + max(backward, communication) + update.
-Break-even: slowest link at which these ranks beat one node (in a node: one device). For 90%: needed for 90% efficiency.
-Links are payload rates; TCP over Ethernet reaches at most 96% of the line rate."""
+Batch: micro-batches (if several) × samples × ranks. In brackets: 90% interval.
+Rule: efficiency by forward + max(backward, communication) + update.
+Break-even: slowest link at which these ranks beat one node (in a node: one device).
+For 90%: needed for 90% efficiency. Links are payload rates; TCP reaches at most 96% of the line rate."""
 
 
-def predictions_text(predictions: Sequence[Prediction], basis: str) -> str:
-    """Return the predictions and their source."""
-    return "\n\n".join([f"from {basis}", _performance(predictions), _requirements(predictions), LEGEND])
+def predictions_text(
+    predictions: Sequence[Prediction], basis: str, *, answer: str, assumed: Sequence[Assumption], notes: Sequence[str]
+) -> str:
+    """Return the answer, the predictions, and what they rest on."""
+    parts = [answer, f"from {basis}", _performance(predictions), _requirements(predictions)]
+    if assumed:
+        parts.append(_assumptions(assumed, predictions[-1].ranks))
+    return "\n\n".join([*parts, "\n".join([*notes, LEGEND])])
 
 
 def prediction_values(prediction: Prediction) -> dict[str, Any]:
@@ -39,21 +47,23 @@ def _performance_row(one: Prediction) -> list[str]:
     return [
         count(one.ranks),
         count(one.nodes),
-        f"{one.samples_per_rank:,.4g} × {count(one.ranks)}" + _parts(one),
-        _span(one.step, step_time),
-        _span(one.throughput, rate),
-        _span(one.efficiency, _share),
-        _span(one.exposed, step_time),
-        f"{step_time(one.trivial_step)}, {_share(one.trivial_efficiency)}",
+        _batch(one),
+        step_time(one.step.value),
+        span(one.throughput, rate),
+        span(one.efficiency, share),
+        step_time(one.exposed.value),
+        share(one.trivial_efficiency),
     ]
 
 
-def _parts(one: Prediction) -> str:
-    return f" in {count(one.accumulate)} micro-batches" if one.accumulate > 1 else ""
+def _batch(one: Prediction) -> str:
+    """Return "64 × 8", or with micro-batches "4 × 64 × 8"."""
+    parts = f"{count(one.accumulate)} × " if one.accumulate > 1 else ""
+    return f"{parts}{one.samples_per_rank / one.accumulate:,.4g} × {count(one.ranks)}"
 
 
 def _requirements(predictions: Sequence[Prediction]) -> str:
-    head = ["ranks", "break-even link", "link for 90%", "samples/rank for 90%"]
+    head = ["ranks", "break-even link", "link for 90%", "batch for 90%"]
     with_time = any(one.finish for one in predictions)
     with_cost = any(one.cost for one in predictions)
     head += ["time to finish", "device-hours"] if with_time else []
@@ -62,33 +72,14 @@ def _requirements(predictions: Sequence[Prediction]) -> str:
 
 
 def _requirements_row(one: Prediction, *, with_time: bool, with_cost: bool) -> list[str]:
-    cells = [
-        count(one.ranks),
-        _span(one.break_even, _link),
-        _span(one.link_for_good, _link),
-        _span(one.best_batch, lambda samples: "none" if math.isinf(samples) else f"{samples:,.0f}"),
-    ]
-    cells += [_span(one.finish, duration), _span(one.device_hours, _amount)] if with_time else []
-    return [*cells, *([_span(one.cost, _amount)] if with_cost else [])]
+    samples = one.best_batch.value
+    cells = [count(one.ranks), link_rate(one.break_even.value), link_rate(one.link_for_good.value)]
+    cells.append("none" if math.isinf(samples) else f"{samples:,.0f}")
+    if with_time:
+        cells += [span(one.finish, hours), "–" if one.device_hours is None else amount(one.device_hours.value)]
+    return [*cells, *(["–" if one.cost is None else amount(one.cost.value)] if with_cost else [])]
 
 
-def _span(estimate: Estimate | None, text: Callable[[float], str]) -> str:
-    """Return a best guess with its interval, or alone if they are equal."""
-    if estimate is None:
-        return "–"
-    value, low, high = text(estimate.value), text(estimate.low), text(estimate.high)
-    return value if low == high == value else f"{value} ({low} … {high})"
-
-
-def _share(part: float) -> str:
-    return f"{100 * part:.1f}%"
-
-
-def _link(bandwidth: float) -> str:
-    if math.isinf(bandwidth):
-        return "none"
-    return "any" if bandwidth == 0 else bit_rate(bandwidth)
-
-
-def _amount(value: float) -> str:
-    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+def _assumptions(assumed: Sequence[Assumption], ranks: int) -> str:
+    rows = [[one.text, f"{100 * one.low:.0f} … {100 * one.high:.0f}%", one.flag] for one in assumed]
+    return table([f"assumed for {count(ranks)} ranks", "efficiency", "replace it by"], rows)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from paceline.predict.draws import Uncertainty
 from paceline.predict.fabric import Link
-from paceline.predict.prediction import Uncertainty
 from paceline.predict.simulate import Workload
 from paceline.records.profile import Profile, RankSteps
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from paceline.predict.fabric import Fabric, Quantity
 
+QUEUE = 2.0
+"""How well the input pipeline and computing hide each other; without any variation it would be infinite."""
 SLOWEST = 0.1
 """Minimum fraction of speed that computing keeps during communication."""
 
@@ -64,6 +66,27 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
+    """The cost of training on several ranks that neither computing nor the wire accounts for."""
+
+    fraction: Quantity = 0.0
+    """Of the compute time of the micro-batch that synchronises gradients."""
+    seconds: Quantity = 0.0
+    """Per step."""
+    per_doubling: Quantity = 0.0
+    """Fraction of the compute time of that micro-batch, for each doubling of the nodes."""
+    overlap: Quantity = 1.0
+    """Fraction of the overlap with the backward pass that is reached: 0 if gradients are sent after it."""
+    data_rate: Quantity = math.inf
+    """Samples per second that the input pipeline of a node can prepare."""
+    remote_data: float = 1.0
+    """Fraction of that rate if there are several nodes."""
+
+
+NO_OVERHEAD = Overhead()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedStep:
     """The result of a simulated step; times are from its start."""
 
@@ -75,30 +98,38 @@ class SimulatedStep:
 
 
 def simulate_step(
-    workload: Workload, fabric: Fabric, ranks: int, *, accumulate: int = 1, overhead: Quantity = 0.0
+    workload: Workload, fabric: Fabric, ranks: int, *, accumulate: int = 1, overhead: Overhead = NO_OVERHEAD
 ) -> SimulatedStep:
-    """Simulate one step of `accumulate` micro-batches, of which only the last synchronises gradients.
-
-    `overhead` is the fraction of the last one's compute time that this costs.
-    """
+    """Simulate one step of `accumulate` micro-batches, of which only the last synchronises gradients."""
     work = workload.scaled(1 + workload.spread * expected_maximum(ranks))
     begins = (accumulate - 1) * (work.other + work.forward + work.backward)
-    if ranks > 1:
-        work = work.scaled(1 + overhead)
-    begins = begins + work.other + work.forward
     if ranks == 1:
-        ends = begins + work.backward
+        ends = begins + work.other + work.forward + work.backward
         return SimulatedStep(seconds=ends + work.update, exposed=0.0, buckets=())
+    more = (2 + math.log2(min(max(ranks, 2), max(fabric.per_node, 2)))) / 5
+    work = work.scaled(1 + overhead.fraction * more + overhead.per_doubling * math.log2(fabric.nodes(ranks)))
+    begins = begins + work.other + work.forward
     wire = _Wire(work, fabric, ranks)
     for part, size in zip(work.ready, work.sizes, strict=True):
         wire.send(part * work.backward, size)
     computed = wire.wall(work.backward)
-    done = np.maximum(computed, wire.end)
+    done = overhead.overlap * np.maximum(computed, wire.end) + (1 - overhead.overlap) * (work.backward + wire.busy)
+    seconds = begins + done + work.update + overhead.seconds * more
+    rate = overhead.data_rate * (overhead.remote_data if fabric.nodes(ranks) > 1 else 1.0)
+    loading = accumulate * work.samples_per_rank * min(ranks, fabric.per_node) / rate
     return SimulatedStep(
-        seconds=begins + done + work.update,
-        exposed=done - computed,
+        seconds=_joined(seconds, loading),
+        exposed=np.maximum(done - computed, 0.0),
         buckets=tuple((begins + r, begins + s, begins + e) for r, s, e in wire.bucket_times),
     )
+
+
+def _joined(computing: Quantity, loading: Quantity) -> Quantity:
+    """Return the seconds of a step beside which the input pipeline runs: near the longer of both.
+
+    Both vary from step to step, and a short queue of batches lies between them.
+    """
+    return (computing**QUEUE + loading**QUEUE) ** (1 / QUEUE)
 
 
 class _Wire:
@@ -112,6 +143,7 @@ class _Wire:
         rate = fabric.slowest(ranks).bandwidth
         self._pace = np.maximum(1 - work.slowdown - work.steal * rate, SLOWEST)
         self.end: Quantity = 0.0
+        self.busy: Quantity = 0.0
         self.bucket_times: list[tuple[Quantity, Quantity, Quantity]] = []
 
     def send(self, computed: Quantity, size: float) -> None:
@@ -121,6 +153,7 @@ class _Wire:
         queue = len(self.bucket_times) % len(self._queues)
         begins = np.maximum(ready, self._queues[queue])
         ends = np.maximum(begins + cost.wait, self.end) + cost.wire
+        self.busy = self.busy + cost.seconds
         self._remember(np.maximum(begins, self.end), ends)
         self._queues[queue] = self.end = ends
         self.bucket_times.append((ready, begins, ends))
