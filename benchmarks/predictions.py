@@ -90,9 +90,31 @@ class Lab:
                 raise SystemExit(f"{command} {name} failed:\n{out}\n{err}")
         return RunFolder(max((self._folder / "runs" / name).iterdir()))
 
+    def sweep(self, ranks: int, mbit: int) -> Path:
+        """Return the file with what doctor measured on the links of the first `ranks` hosts."""
+        for host in range(1, ranks + 1):
+            self._hosts.limit(host, f"{mbit}mbit")
+        rendezvous = ("--world-size", ranks, "--init-method=tcp://10.77.0.1:29500", "--largest=8MiB")
+        started = [
+            self._hosts.start(host, sys.executable, "-m", "paceline", "doctor", "--json", "--device=cpu", *rendezvous,
+                              "--rank", host - 1, cwd=self._folder, env=child_environment(OMP_NUM_THREADS="1"))
+            for host in range(1, ranks + 1)
+        ]  # fmt: skip
+        answers = [process.communicate(timeout=LONGEST) for process in started]
+        file = self._folder / "doctor.json"
+        file.write_text(answers[0][0])
+        return file
+
+    def predict_swept(self, run: RunFolder, ranks: int, sweep: Path) -> dict:
+        """Return what the command line says about ranks on a link that doctor measured."""
+        return self._predict(run, ranks, f"--sweep={sweep}")
+
     def predict(self, run: RunFolder, ranks: int, mbit: int, *more: str) -> dict:
-        """Return what the command line says."""
-        args = ["predict", run.path, f"--ranks={ranks}", f"--link={mbit}mbit", "--json", *more]
+        """Return what the command line says about ranks on a link."""
+        return self._predict(run, ranks, f"--link={mbit}mbit", *more)
+
+    def _predict(self, run: RunFolder, ranks: int, *more: str) -> dict:
+        args = ["predict", run.path, f"--ranks={ranks}", "--json", *more]
         answer = self._hosts.run(1, sys.executable, "-m", "paceline", *args, env=child_environment())
         if answer.returncode:
             raise SystemExit(answer.stderr)

@@ -1,6 +1,6 @@
 """Predictions from a model spec against published scaling results, on a tune and a test split.
 
-    python -m benchmarks.published [--split tune|test] [--worst 20]
+    python -m benchmarks.published [--split tune|test|later] [--worst 20]
 
 published.csv has one line per series, published_sources.csv says where each group of series was published. A group goes
 to one split as a whole, by a hash of its name; the split was committed before anything was tuned. Series in which a
@@ -23,6 +23,8 @@ from paceline.predict.predict_options import BatchOptions, ClusterOptions, Model
 from paceline.predict.simulate import trivial_step
 
 SERIES = Path(__file__).with_name("published.csv")
+LATER = Path(__file__).with_name("published_later.csv")
+"""Series that were added after all constants had been chosen."""
 FALLS = 0.02
 """Least fall of efficiency, from the first to the last row of a series, that counts for the slope."""
 
@@ -168,12 +170,13 @@ def slope_errors(rows: Sequence[PublishedRow]) -> list[tuple[float, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--split", choices=("tune", "test"), default=None)
+    parser.add_argument("--split", choices=("tune", "test", "later"), default=None)
     parser.add_argument("--worst", type=int, default=0)
     options = parser.parse_args()
-    everything = read_series()
-    for split in (options.split,) if options.split else ("tune", "test"):
-        chosen = [series for series in everything if series.split == split]
+    everything = {split: [one for one in read_series() if one.split == split] for split in ("tune", "test")}
+    everything["later"] = read_series(LATER)
+    for split in (options.split,) if options.split else everything:
+        chosen = everything[split]
         unknown = [row for series in chosen for row in predict_rows(series, knows_trainer=False)]
         rows = [row for series in chosen for row in predict_rows(series)]
         show(f"{split}, trainer unknown", unknown)

@@ -66,6 +66,16 @@ def test_one_of_our_own_models_and_a_bare_size_will_do(run):
         (("--model=resnet50", "--step-time=0", "--per-rank-batch=64", "--link=1gbit"), "more than 0 seconds"),
         ((*LINE, "--samples-per-second=3", "--link=1gbit"), "--step-time cannot be combined with --samples-per-second"),
         ((*LINE, "--link=1gbit", "--global-batch=0"), "--global-batch is 0"),
+        ((*LINE, "--link=1gbit", "--ranks=8", "--global-batch=4"), "less than one sample for each of 8 ranks"),
+        ((*LINE, "--link=-10gbit"), "negative bandwidth"),
+        ((*LINE, "--link=100gbit rocve2"), "did you mean rocev2"),
+        ((*LINE, "--link=1gbit", "--bucket=0"), '--bucket is "0"'),
+        ((*LINE, "--link=1gbit", "--price=2"), "--price needs the length of the training"),
+        ((*LINE, "--link=1gbit", "--measured=8"), '--measured has "8"'),
+        ((*LINE, "--link=1gbit", "--measured=1:300"), "--step-time cannot be combined with --measured 1:"),
+        ((*LINE, "--link=1gbit", "--per-epoch=9s"), "--per-epoch needs the length"),
+        ((*LINE, "--link=1gbit", "--deadline=soon", "--samples=1M"), '--deadline is "soon"'),
+        ((*LINE, "--sweep=nowhere.json"), "--sweep nowhere.json cannot be read"),
         (("nowhere",), "nowhere does not exist"),
     ],
 )
@@ -111,3 +121,54 @@ def test_the_micro_batches_of_a_step_are_shown(run):
     assert "× 64 × 8" not in run("predict", *GIVEN[:-1], "--ranks=8").out
     answer = run("predict", *GIVEN, "--accumulate=0")
     assert (answer.code, answer.message) == (2, "--accumulate is 0, but must be at least 1")
+
+
+def test_the_answer_comes_first_and_nothing_is_wider_than_100_columns(run):
+    answer = run("predict", *LINE, *CLUSTER, "--samples=115M", "--price=2.5", "--accumulate=4")
+    first = answer.out.partition("\n\n")[0]
+    assert first.startswith("8 nodes (64 ranks) finish in ")
+    assert "× the device-hours." in " ".join(first.split())
+    assert max(map(len, answer.out.splitlines())) <= 100
+    assert "--measured" in answer.out
+
+
+def test_more_nodes_are_compared_with_those_of_now(run):
+    rows = [json.loads(line) for line in run("predict", *LINE, *CLUSTER, "--worth=2", "--json").out.splitlines()]
+    assert [(row["ranks"], row["nodes"]) for row in rows] == [(8, 1), (24, 3)]
+
+
+def test_a_measured_point_is_what_is_predicted_there(run):
+    known = ("--model=resnet50", "--per-rank-batch=64", "--measured=1:186,8:1200", *CLUSTER, "--json")
+    rows = [json.loads(line) for line in run("predict", *known).out.splitlines()]
+    assert rows[0]["throughput"]["value"] == pytest.approx(1200)
+    assert rows[0]["throughput"]["high"] - rows[0]["throughput"]["low"] < 0.05 * 1200
+
+
+def test_fixed_costs_per_epoch_do_not_shrink_with_ranks(run):
+    args = ("predict", *LINE, *CLUSTER, "--samples=1M", "--epochs=10", "--json")
+    plain, fixed = (
+        [json.loads(line) for line in run(*args, *more).out.splitlines()] for more in ((), ("--per-epoch=9s",))
+    )
+    for one, other in zip(plain, fixed, strict=True):
+        assert other["finish"]["value"] - one["finish"]["value"] == pytest.approx(90)
+
+
+def test_sending_after_the_backward_pass_exposes_all_communication(run):
+    base = ("predict", *LINE, *CLUSTER, "--data-rate=synthetic", "--json")
+    exposed = []
+    for how in ("none", "full"):
+        last = run(*base, f"--overlap={how}", "--bucket=1GB").out.splitlines()[-1]
+        exposed.append(json.loads(last)["exposed"]["value"])
+    assert exposed[0] >= exposed[1] > 0
+
+
+def test_a_link_that_doctor_measured_replaces_its_name(run, tmp_path):
+    points = [
+        {"bytes": 1024, "seconds": 1e-4, "bus_bandwidth": 1e7},
+        {"bytes": 1 << 26, "seconds": 1.0, "bus_bandwidth": 1.2e8},
+    ]
+    (tmp_path / "doctor.json").write_text(json.dumps({"ranks": [{"host": "a"}, {"host": "b"}], "sweep": points}))
+    args = ("predict", *LINE, "--ranks=4", "--json")
+    swept = json.loads(run(*args, "--sweep", str(tmp_path / "doctor.json")).out)
+    named = json.loads(run(*args, "--link=1gbit").out)
+    assert swept["step"]["value"] == pytest.approx(named["step"]["value"], rel=0.05)

@@ -33,3 +33,17 @@ def test_the_gain_of_accumulating_on_a_slow_link_is_predicted(hosts, tmp_path):
     predicted = parts["throughput"]["value"] / plain["throughput"]["value"]
     assert measured > 1.5, "computing takes a quarter of a second, the exchange a whole one"
     assert predicted == pytest.approx(measured, rel=0.25), "loose: the machine may be busy with other tests"
+
+
+@pytest.mark.timeout(280)
+def test_a_profile_of_one_rank_and_a_sweep_of_the_link_predict_two_ranks(hosts, tmp_path):
+    lab = Lab(hosts, tmp_path, "emulated")
+    try:
+        run = lab.run("profile", "alone", 1, 150, "--pairs=3")
+        predicted = lab.predict_swept(run, 2, lab.sweep(2, 150))
+        measured = lab.measure(2, 150)
+    finally:
+        for host in (1, 2):
+            hosts.unlimit(host)
+    assert predicted["exposed"]["value"] > 0.2 * measured, "the link decides"
+    assert predicted["step"]["value"] == pytest.approx(measured, rel=0.25), "loose: the machine may be busy"

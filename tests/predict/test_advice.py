@@ -35,7 +35,7 @@ def test_more_nodes_are_whole_nodes():
 def test_the_first_sentence_compares_the_fewest_with_the_most():
     text = said(ASKED)
     assert text.startswith("8 nodes (64 ranks) finish in 1.")
-    assert "instead of 11." in text
+    assert "instead of 12.0 h with 8 ranks" in text
     assert "× the device-hours. Beyond " in text
     assert "each further node saves less than 2% of the time." in text
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.published import (
+    LATER,
     SERIES,
     best_constant,
     mean_error,
@@ -24,11 +25,12 @@ def series():
 def test_every_series_has_a_source_and_a_plausible_efficiency(series):
     with Path(SERIES).with_name("published_sources.csv").open(encoding="utf-8") as file:
         sources = {line["group"]: line["source"] for line in csv.DictReader(file)}
+    series = [*series, *read_series(LATER)]
     assert {one.group for one in series} == set(sources)
     assert all(sources.values())
     assert len({one.name for one in series}) == len(series)
     for one in series:
-        assert all(0.4 < efficiency < 1.03 for efficiency in one.efficiencies.values()), one.name
+        assert all(0.35 < efficiency < 1.03 for efficiency in one.efficiencies.values()), one.name
 
 
 def test_a_group_is_tuned_on_or_tested_never_both(series):

@@ -44,8 +44,18 @@ def test_many_devices_are_spaced_by_doublings():
 
 def test_predictions_are_listed_as_numbers():
     rows = forecast_table([FORECAST]).rows
-    assert rows[1] == ["2", "weak", "1.8", "1.6", "1.9", "0.9", "0.8", "0.95"]
+    assert rows[1] == ["2", "weak", "1.8", "1.6", "1.9", "0.9", "0.8", "0.95", ""]
     assert len(rows) == 3
+
+
+def test_what_was_measured_is_a_dot_among_predictions():
+    measured = Forecast(label="weak", efficiency=FORECAST.efficiency, measured={2: 0.85})
+    speed, efficiency = forecast_plots([measured, FORECAST])
+    for plot in (speed, efficiency):
+        assert [line.label for line in plot.lines] == ["ideal", "weak", "weak", "measured"]
+        assert plot.lines[-1].dots.count("M") == 1
+    assert forecast_table([measured]).rows[1][-1] == "0.85"
+    assert all(line.label != "measured" for plot in forecast_plots([FORECAST]) for line in plot.lines)
 
 
 def test_results_are_listed_by_variant():

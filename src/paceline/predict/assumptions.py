@@ -59,8 +59,8 @@ def _known(case: Case, ranks: int) -> dict[str, tuple[str, str]]:
     lost = extra.per_doubling
     found = {
         "pace": ("speed of one device", "--samples-per-second"),
-        "loss": (_overhead(case), "--measured 8:RATE, --trainer"),
-        "slope": (f"{lost:.1%} lost with each doubling of the nodes", "--measured with two points"),
+        "loss": (_overhead(case), "--measured, --trainer"),
+        "slope": (f"{lost:.1%} lost with each doubling of the nodes", "--measured, two points"),
         "overlap": (f"{extra.overlap:.0%} of the possible overlap with the backward pass", "--overlap none, full"),
         "inter": (f"{bit_rate(float(fabric.inter.bandwidth))} between nodes", "--sweep, --link"),
         "latency": (f"{step_time(float(fabric.inter.latency))} per message between nodes", "--latency, --sweep"),
@@ -76,7 +76,7 @@ def _known(case: Case, ranks: int) -> dict[str, tuple[str, str]]:
 
 def _overhead(case: Case) -> str:
     seconds, fraction = float(case.overhead.seconds), float(case.overhead.fraction)
-    spread = f"steps that vary by {float(case.workload.spread):.1%}"
+    spread = f"steps vary by {float(case.workload.spread):.1%}"
     if seconds == fraction == 0:
         return spread
-    return f"overhead of {step_time(seconds)} and {fraction:.1%} per step, {spread}"
+    return f"overhead of {step_time(seconds)} and {fraction:.1%} per step; {spread}"

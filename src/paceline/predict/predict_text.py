@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,18 +11,20 @@ from paceline.predict.answer_text import amount, hours, link_rate, share, span
 from paceline.predict.assumptions import Assumption
 from paceline.predict.prediction import Prediction
 
+WIDTH = 100
+"""Columns of the output."""
 LEGEND = """\
 Batch: micro-batches (if several) × samples × ranks. In brackets: 90% interval.
 Rule: efficiency by forward + max(backward, communication) + update.
 Break-even: slowest link at which these ranks beat one node (in a node: one device).
-For 90%: needed for 90% efficiency. Links are payload rates; TCP reaches at most 96% of the line rate."""
+For 90%: needed for 90% efficiency. Links are payload rates: TCP reaches 96% of the line at most."""
 
 
 def predictions_text(
     predictions: Sequence[Prediction], basis: str, *, answer: str, assumed: Sequence[Assumption], notes: Sequence[str]
 ) -> str:
     """Return the answer, the predictions, and what they rest on."""
-    parts = [answer, f"from {basis}", _performance(predictions), _requirements(predictions)]
+    parts = [textwrap.fill(answer, WIDTH), f"from {basis}", _performance(predictions), _requirements(predictions)]
     if assumed:
         parts.append(_assumptions(assumed, predictions[-1].ranks))
     return "\n\n".join([*parts, "\n".join([*notes, LEGEND])])

@@ -40,7 +40,7 @@ def profile_workload(profile: Profile) -> Workload:
         sizes=tuple(float(bucket.bytes) for bucket in profile.buckets),
         samples_per_rank=profile.samples_per_rank / parts,
         spread=_spread(profile),
-        in_flight=IN_FLIGHT.get(profile.backend, 1),
+        in_flight=IN_FLIGHT[_backend(profile)],
     )
     lost = _lost_speed(profile)
     if profile.device == "cpu" and profile.bandwidth:
@@ -54,12 +54,19 @@ def profile_link(profile: Profile) -> Link:
 
 
 def profile_uncertainty(profile: Profile) -> Uncertainty:
-    """Return the uncertainty of a prediction from this profile."""
+    """Return the uncertainty of a prediction from this profile; a busy host, whose real steps vary, adds to it."""
     compute = [statistics.median(rank.compute) for rank in profile.free]
     noise = [_scatter(rank.compute) / np.sqrt(len(rank.compute)) for rank in profile.free]
-    pace = float(np.mean(noise) / np.mean(compute)) if compute else 0.0
+    busy = statistics.fmean(_scatter(rank.step) / statistics.median(rank.step) for rank in profile.real) / 2
+    pace = float(np.mean(noise) / np.mean(compute)) + busy
     pace = float(np.hypot(pace, MODEL_ERROR))
     return Uncertainty(pace=pace, inter=LINK_ERROR, intra=LINK_ERROR, latency=0.2, loss=0.5)
+
+
+def _backend(profile: Profile) -> str:
+    """Return the backend that ranks on such devices use; a lone rank has none."""
+    usual = "gloo" if profile.device == "cpu" else "nccl"
+    return profile.backend if profile.backend in IN_FLIGHT else usual
 
 
 def _usual(ranks: Sequence[RankSteps], part: str) -> float:

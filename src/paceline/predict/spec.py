@@ -15,9 +15,9 @@ SPREAD = 0.007
 """Relative standard deviation of a GPU's compute time from step to step."""
 SLOWDOWN = 0.10
 """Slowdown of computing by NCCL's kernels, which occupy SMs of a GPU and its memory bandwidth."""
-FRACTION = 0.02
+FRACTION = 0.035
 """Lower clocks of devices that share power and cooling, and hooks per layer, as a fraction of the compute time."""
-PER_DOUBLING = 0.01
+PER_DOUBLING = 0.015
 """Loss for each doubling of the nodes, as a fraction of the compute time: slower hosts, other jobs, remote storage."""
 CROWDING = 0.06
 """Each doubling of the nodes costs 4% of the bandwidth between them."""
@@ -27,7 +27,7 @@ REMOTE_STORAGE = 0.7
 """Fraction of that rate if several nodes read from shared storage."""
 UNCERTAINTY = {
     "latency": 0.5,
-    "loss": 1.45,
+    "loss": 1.4,
     "alone": 0.018,
     "slope": 1.0,
     "overlap": 1.5,

@@ -7,8 +7,9 @@ from importlib.metadata import version
 
 from paceline.bench.bench_text import method_text
 from paceline.bench.statistics import ScalingGroup
-from paceline.core.units import duration, percent, plural, rate
+from paceline.core.units import bit_rate, duration, percent, plural, rate
 from paceline.explain.run_numbers import RunBottleneck
+from paceline.records.profile import Profile
 from paceline.report.bench_data import BenchData
 from paceline.report.figures import PageTable
 from paceline.report.learning_curves import curves, learning_table, names_of_runs
@@ -36,9 +37,9 @@ def page_of_run(run: RunData, forecasts: Sequence[Forecast] = ()) -> Page:
         sections.append(Section(name="step", title="One step", bars=[one_step(run.profile)]))
     if forecasts and run.profile is not None:
         intro = [
-            f"Predicted from this run's profile, on the link that it measured. Strong: {run.profile.global_batch:,} "
-            f"samples/step in total; weak: {run.profile.samples_per_rank:,} per rank. The bands are "
-            "90% intervals."
+            f"Predicted from this run's profile, on the link that it measured: {_link(run.profile)}. "
+            f"Strong: {run.profile.global_batch:,} samples/step in total; weak: {run.profile.samples_per_rank:,} per "
+            "rank. The bands are 90% intervals, the dot is this run."
         ]
         plots = forecast_plots(forecasts)
         sections.append(Section(name="more", title="Predicted scaling", intro=intro, plots=plots))
@@ -141,6 +142,12 @@ def _group_section(group: ScalingGroup, predicted: Mapping[str, Forecast], *, is
         tables=[results_table(group)],
         plots=scaling_plots(group, predicted.get(group.scaling)),
     )
+
+
+def _link(profile: Profile) -> str:
+    """Return the bandwidth of a profile's link, and whether it is a network."""
+    where = "inside one host, no network" if len(profile.ranks_per_node) == 1 else "between hosts"
+    return f"{bit_rate(profile.bandwidth)} {where}"
 
 
 def _advice(bottlenecks: Sequence[RunBottleneck]) -> list[tuple[str, str]]:

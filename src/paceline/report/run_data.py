@@ -1,8 +1,9 @@
 """The data for a run's report, read from its folder: ranks, learning curves, phases, predictions."""
 
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.units import count, plural, rate
@@ -10,6 +11,7 @@ from paceline.explain.bottlenecks import find_bottlenecks
 from paceline.explain.run_numbers import RunBottleneck
 from paceline.explain.time_split import TimeSplit, split_time
 from paceline.predict.cases import run_case
+from paceline.predict.draws import Case, step_of
 from paceline.predict.predict_options import BatchOptions, ClusterOptions
 from paceline.predict.prediction import predict
 from paceline.records.folder import RunFolder
@@ -153,6 +155,8 @@ class Forecast:
     label: str
     efficiency: Mapping[int, tuple[float, float, float]]
     """By number of devices: value, low, high."""
+    measured: Mapping[int, float] = field(default_factory=dict)
+    """Measured efficiency by number of devices."""
 
     def speedup(self) -> dict[int, tuple[float, float, float]]:
         """Return the speed-up over one device."""
@@ -174,4 +178,17 @@ def forecast(run: RunData, label: str, counts: Sequence[int], batch: BatchOption
     """Return the predictions for numbers of ranks with a batch, from the profile of a run."""
     case, _ = run_case(run.summary.folder, ClusterOptions(ranks=tuple(counts)), batch)
     found = {ranks: predict(case, ranks).efficiency for ranks in counts}
-    return Forecast(label=label, efficiency={ranks: (one.value, one.low, one.high) for ranks, one in found.items()})
+    return Forecast(
+        label=label,
+        efficiency={ranks: (one.value, one.low, one.high) for ranks, one in found.items()},
+        measured={} if run.profile is None else _measured_efficiency(case, run.profile),
+    )
+
+
+def _measured_efficiency(case: Case, profile: Profile) -> dict[int, float]:
+    """Return the efficiency of the real steps of a profile, relative to its steps without communication on one rank."""
+    ranks = profile.world_size
+    real = statistics.fmean(statistics.median(steps.step) for steps in profile.real)
+    alone_batch = profile.samples_per_rank * (1 if case.global_batch is None else ranks)
+    alone = float(step_of(case, 1, alone_batch)) / alone_batch
+    return {ranks: alone / (real / profile.samples_per_rank)}

@@ -34,14 +34,24 @@ def forecast_plots(forecasts: Sequence[Forecast]) -> list[Plot]:
     counts = sorted({devices for forecast in forecasts for devices in forecast.efficiency})
     speed = [_predicted(f.label, f"run-{index} soft", f.speedup()) for index, f in enumerate(forecasts)]
     efficiency = [_predicted(f.label, f"run-{index} soft", f.efficiency) for index, f in enumerate(forecasts)]
+    measured = next((one.measured for one in forecasts if one.measured), None)
+    if measured:  # strong and weak scaling meet in the run itself
+        efficiency.append(_points("measured", measured))
+        speed.append(_points("measured", {devices: devices * part for devices, part in measured.items()}))
     return _both(speed, efficiency, counts)
 
 
 def forecast_table(forecasts: Sequence[Forecast]) -> PageTable:
     """Return the predictions as a table."""
-    head = ["devices", "condition", "speed-up", "low", "high", "efficiency", "low", "high"]
+    head = ["devices", "condition", "speed-up", "low", "high", "efficiency", "low", "high", "measured"]
     rows = [
-        [str(devices), forecast.label, *(f"{devices * v:.3g}" for v in values), *(f"{v:.3g}" for v in values)]
+        [
+            str(devices),
+            forecast.label,
+            *(f"{devices * v:.3g}" for v in values),
+            *(f"{v:.3g}" for v in values),
+            f"{forecast.measured[devices]:.3g}" if devices in forecast.measured else "",
+        ]
         for forecast in forecasts
         for devices, values in forecast.efficiency.items()
     ]
@@ -78,6 +88,12 @@ def _predicted(label: str, style: str, values: Mapping[int, tuple[float, float, 
         high=[high for _, _, high in values.values()],
         with_band=True,
     )
+
+
+def _points(label: str, values: Mapping[int, float]) -> Series:
+    """Return measured values as dots without a line."""
+    points = [(float(devices), value) for devices, value in values.items()]
+    return Series(label=label, style="run-0", points=points, with_dots=True)
 
 
 def _plot(title: str, lines: Sequence[Series], counts: Sequence[int], *, form: str) -> Plot:
