@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 
+from paceline.commands.predict import _with_more_nodes
 from paceline.core.errors import ConfigError, RunError
 from paceline.predict.cases import run_case, spec_case
 from paceline.predict.option_values import check_cluster
-from paceline.predict.predict_options import BatchOptions, ClusterOptions, ModelSpec
+from paceline.predict.predict_options import BatchOptions, ClusterOptions, KnownOptions, ModelSpec, QuestionOptions
 from paceline.records.folder import RunFolder
 from paceline.records.profile import write_profile
 from tests.report.sample_runs import make_profile
@@ -124,3 +125,19 @@ def test_a_profile_of_one_rank_needs_a_link(profiled):
 def test_a_run_has_one_kind_of_batch(profiled):
     with pytest.raises(ConfigError, match="cannot be combined with"):
         run_case(profiled(2), ClusterOptions(), BatchOptions(global_batch=128, per_rank_batch=64))
+
+
+def test_more_nodes_are_counted_from_the_ranks_of_the_run(profiled):
+    asked, folder = QuestionOptions(worth=4), profiled(2)
+    assert _with_more_nodes(ClusterOptions(), asked, folder).ranks == (2, 6)
+    assert _with_more_nodes(ClusterOptions(ranks=(8,), per_node=8), asked, folder).ranks == (8, 40)
+    assert _with_more_nodes(ClusterOptions(), QuestionOptions(), folder) == ClusterOptions()
+
+
+def test_a_run_takes_measured_points_and_refuses_a_trainer(profiled):
+    folder = profiled(2)
+    case, _ = run_case(folder, ClusterOptions(), BatchOptions(), KnownOptions(measured=("4:900",), overlap="none"))
+    assert case.measured == ((4, 900.0),)
+    assert case.overhead.overlap == 0
+    with pytest.raises(ConfigError, match="RUN cannot be combined with --trainer"):
+        run_case(folder, ClusterOptions(), BatchOptions(), KnownOptions(trainer="ddp"))

@@ -17,7 +17,8 @@ from paceline.predict.option_values import check_cluster, check_question
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, KnownOptions, ModelSpec, QuestionOptions
 from paceline.predict.predict_text import prediction_values, predictions_text
 from paceline.predict.prediction import predict
-from paceline.records.folder import find_run
+from paceline.records.folder import RunFolder, find_run
+from paceline.records.profile import read_profile
 
 CLUSTER, NO_SPEC, BATCH = ClusterOptions(), ModelSpec(), BatchOptions()
 KNOWN, QUESTION = KnownOptions(), QuestionOptions()
@@ -61,14 +62,14 @@ def predict_command(
         Print one JSON object per number of ranks.
     """
     check_cluster(cluster)
-    if question.worth is not None and question.worth >= 1:
-        cluster = replace(cluster, ranks=(cluster.ranks[0], more_ranks(question.worth, cluster)))
-    if run is None:
+    folder = None if run is None else find_run(run, runs_dir)
+    cluster = _with_more_nodes(cluster, question, folder)
+    if folder is None:
         case, basis = spec_case(cluster, spec, batch, _layers_of, known)
     elif spec != NO_SPEC:
         raise ConfigError("RUN cannot be combined with a model spec", hint=f"drop RUN, or drop {_given(spec)}")
     else:
-        case, basis = run_case(find_run(run, runs_dir), cluster, batch, known)
+        case, basis = run_case(folder, cluster, batch, known)
     check_question(question, cluster, case.total_samples)
     predictions = [predict(case, ranks) for ranks in asked_ranks(question, cluster, case)]
     if as_json:
@@ -80,6 +81,15 @@ def predict_command(
     notes = warnings(case, [one.ranks for one in predictions])
     print(predictions_text(predictions, basis, answer=text, assumed=assumed, notes=notes))
     return ExitCode.FINISHED
+
+
+def _with_more_nodes(cluster: ClusterOptions, question: QuestionOptions, folder: RunFolder | None) -> ClusterOptions:
+    """Return the cluster with the ranks of now and those of --worth; a run has its own number of ranks now."""
+    if question.worth is None or question.worth < 1:
+        return cluster
+    if folder is not None and cluster.ranks == CLUSTER.ranks:
+        cluster = replace(cluster, ranks=(read_profile(folder).world_size,))
+    return replace(cluster, ranks=(cluster.ranks[0], more_ranks(question.worth, cluster)))
 
 
 def _given(spec: ModelSpec) -> str:
