@@ -112,3 +112,9 @@ def test_ulps_count_the_numbers_between(value, steps):
     first, second = (struct.unpack("<I", struct.pack("<f", x))[0] for x in (value, after))
     if math.isfinite(after):
         assert ulps_between(first, second, 32) == steps
+
+
+def test_sums_of_losses_that_are_stored_as_integers_may_be_close():
+    assert compare_values("best.loss_units", 10**12, 10**12 + 1).status is Status.CLOSE
+    assert compare_values("best.loss_units", 10**12, 2 * 10**12).status is Status.DIFFERS
+    assert compare_values("step", 10**12, 10**12 + 1).status is Status.DIFFERS

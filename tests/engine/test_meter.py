@@ -22,7 +22,7 @@ def test_the_meter_counts_in_bulk_what_one_counts_by_hand():
         ranked = logits.argsort(1, descending=True)
         top1 += int((ranked[:, 0] == labels).sum())
         top5 += int((ranked[:, :5] == labels[:, None]).any(1).sum())
-    assert meter.take() == Score(loss_sum=loss_sum, correct1=top1, correct5=top5, samples=16)
+    assert meter.take() == Score.of(loss_sum, correct1=top1, correct5=top5, samples=16)
     assert meter.take() == Score()
 
 

@@ -93,7 +93,7 @@ def test_an_epoch_record_covers_all_its_steps_and_the_next_starts_from_zero(reco
     for loss in (1.0, 3.0):
         train(5, loss)
         recorder.step(lr=0.1)
-    recorder.end_epoch(Score(loss_sum=2.0, correct1=1, samples=4), is_best=True, unreadable=None)
+    recorder.end_epoch(Score.of(2.0, correct1=1, samples=4), is_best=True, unreadable=None)
     (record,) = kept.of(EpochRecord)
     assert (record.step, record.epoch, record.train.loss, record.train.samples) == (10, 1, 2.0, 40)
     assert (record.valid.loss, record.is_best, record.num_unreadable) == (0.5, True, None)

@@ -95,11 +95,17 @@ def with_old_keys(values):
     return {key.replace("samples", "images"): value for key, value in values.items()}
 
 
+def old_score(values):
+    """Return a score as such versions stored it, with a float as the sum of losses."""
+    sums = {"loss_sum": values["loss_units"] / 2**24, **values}
+    return with_old_keys({key: value for key, value in sums.items() if key not in {"loss_units", "nonfinite"}})
+
+
 def make_old(folder: RunFolder, step: int) -> None:
     """Give a run that has one checkpoint the keys of an earlier version."""
     checkpoints = Checkpoints(folder.checkpoints, keep=2)
     state = load_checkpoint(checkpoints.named("last"))
-    scores = {name: with_old_keys(value) for name, value in state["progress"].items() if isinstance(value, dict)}
+    scores = {name: old_score(value) for name, value in state["progress"].items() if isinstance(value, dict)}
     assert all("images" in score for score in scores.values())
     state["progress"] |= scores
     checkpoints.save(state, step=step, world_size=1, is_best=True)

@@ -61,7 +61,7 @@ def test_without_a_launcher_nothing_is_written(tmp_path):
     assert not report_stop(15, TORCHRUN | {REPORTS_VARIABLE: str(tmp_path / "gone")})
 
 
-@pytest.mark.parametrize("score", [None, Score(loss_sum=1.5, correct1=2, correct5=3, samples=4)])
+@pytest.mark.parametrize("score", [None, Score.of(1.5, correct1=2, correct5=3, samples=4)])
 def test_a_result_is_read_back_as_it_was_written(tmp_path, score):
     result = RunResult(
         folder=Path("runs/x/001"),

@@ -37,7 +37,7 @@ from tests.ranks.runs import TIGHT, losses, rank_settings, train_rank
 
 def summed_and_never_divided() -> AbstractContextManager[Any]:
     def add(first: Score, second: Score) -> Score:
-        sums = {name: getattr(first, name) + getattr(second, name) for name in ("loss_sum", "correct1", "correct5")}
+        sums = {name: getattr(first, name) + getattr(second, name) for name in ("loss_units", "correct1", "correct5")}
         return Score(**sums, samples=max(first.samples, second.samples))
 
     return patch.object(Score, "__add__", add)

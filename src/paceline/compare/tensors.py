@@ -13,6 +13,10 @@ ROUNDING = 1e-5
 """Default tolerance for close: float32 after a few steps with another order of summation."""
 
 
+SUMS = ("loss_units",)
+"""Names of integers that count small units of a real number: they may be close, as floats may."""
+
+
 class Status(StrEnum):
     """The result of a comparison, from best to worst."""
 
@@ -107,9 +111,10 @@ def compare_tensors(name: str, first: Stored, second: Stored, *, tolerance: floa
 
 
 def compare_values(name: str, first: Any, second: Any, *, tolerance: float | None = None) -> Comparison:
-    """Compare two plain values; floats may be close, everything else is equal or different."""
+    """Compare two plain values; real numbers may be close, everything else is equal or different."""
     status = Status.EQUAL if _same(first, second) else Status.DIFFERS
-    if status is Status.DIFFERS and isinstance(first, float) and isinstance(second, float):
+    is_real = name.rpartition(".")[2] in SUMS or (isinstance(first, float) and isinstance(second, float))
+    if status is Status.DIFFERS and is_real:
         limit = ROUNDING if tolerance is None else tolerance
         status = Status.CLOSE if math.isclose(first, second, rel_tol=limit) else Status.DIFFERS
     return Comparison(name=name, status=status, num_different=int(status is not Status.EQUAL), values=(first, second))

@@ -69,18 +69,15 @@ def evaluate(job: Job, team: Team, split: Split, scored: Ids | None = None) -> S
             scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))
     before.restore()
     job.evaluated.train(was_training)
-    by_rank = team.gather(scores[: len(mine)])
-    total = Score()
-    for block in range(num_blocks):  # in the order of the samples, so that the sum is always the same
-        total += by_rank[block % team.world.size][block // team.world.size]
-    return total
+    by_rank = team.gather(sum(scores[: len(mine)], start=Score()))
+    return sum(by_rank, start=Score())
 
 
 def _score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Score:
     logits = model(images).float()
     loss_sum = functional.cross_entropy(logits, labels, reduction="none").double().sum().item()
     correct1, correct5 = count_correct(logits, labels)
-    return Score(loss_sum=loss_sum, correct1=correct1, correct5=correct5, samples=len(labels))
+    return Score.of(loss_sum, correct1=correct1, correct5=correct5, samples=len(labels))
 
 
 def score_checkpoint(

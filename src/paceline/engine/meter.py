@@ -45,21 +45,14 @@ class Meter:
     def _fold(self) -> None:
         if not self._losses:
             return
-        loss_sum = 0.0
-        for loss, size in self._losses:
-            loss_sum += _rounded(float(loss) * size)
+        losses = sum((Score.of(float(loss) * size) for loss, size in self._losses), start=Score())
         logits = torch.cat([logits for logits, _ in self._predictions])
         labels = torch.cat([labels for _, labels in self._predictions])
         correct1, correct5 = count_correct(logits, labels)
-        self._folded += Score(loss_sum=loss_sum, correct1=correct1, correct5=correct5, samples=len(labels))
+        self._folded += losses + Score(correct1=correct1, correct5=correct5, samples=len(labels))
         self._losses.clear()
         self._predictions.clear()
         self._num_pending = 0
-
-
-def _rounded(value: float) -> float:
-    """Return the nearest multiple of 2^-24: fp64 adds half a billion of them exactly, in any order."""
-    return round(value * 2**24) / 2**24 if math.isfinite(value) else value
 
 
 def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> tuple[int, int]:

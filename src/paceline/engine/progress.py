@@ -46,6 +46,6 @@ class Progress:
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
         """Return the progress from the values of `as_dict`."""
         restored: dict[str, Any] = {
-            key: Score(**value) if isinstance(value, dict) else value for key, value in values.items()
+            key: Score.from_dict(value) if isinstance(value, dict) else value for key, value in values.items()
         }
         return cls(**restored)
