@@ -136,10 +136,10 @@ def test_shapes_types_missing_names_and_nans_are_reported(run, elsewhere, state)
     answer = run("compare", "a.pth", "b.pth")
     assert answer.code == 1
     for line in (
-        r"weights: 1\.weight +differs +float32 8 → float32 9$",
-        r"weights: 0\.bias +differs +float32 8 → bfloat16 8",
-        r"weights: 3\.bias +only in A +float32 4$",
-        r"weights: extra +only in B +float32 2$",
+        r"weights: 1\.weight +differs +shape +float32 8 → float32 9$",
+        r"weights: 0\.bias +differs +dtype +float32 8 → bfloat16 8",
+        r"weights: 3\.bias +only in A +missing +float32 4$",
+        r"weights: extra +only in B +missing +float32 2$",
         r"NaN: 0 in A, 1 in B$",
     ):
         assert re.search(line, answer.out, re.MULTILINE), f"{line}\n{answer.out}"

@@ -60,6 +60,25 @@ def test_the_largest_relative_difference_of_a_part_comes_first():
     assert found.worst_relative == 0.5
 
 
+def test_another_order_of_names_is_told_but_loads_the_same():
+    swapped = Contents(
+        name="x", parts={name: dict(list(part.items())[::-1]) for name, part in contents().parts.items()}
+    )
+    found = compare_contents(contents(), swapped)
+    assert found.status is Status.EQUAL
+    assert [part.same_order for part in found.parts] == [False, False]
+    (sentence,) = explain_differences(found)
+    assert sentence.startswith("The order of names differs in: weights, buffers.")
+
+
+def test_a_missing_entry_is_called_missing():
+    state = {name: StoredTensor(tensor) for name, tensor in MODEL.items() if name != "bn.weight"}
+    found = compare_contents(contents(), Contents(name="y", parts=split_model(state)))
+    assert found.status is Status.DIFFERS
+    assert [(entry.name, entry.what) for _, entry in found.unequal()] == [("bn.weight", "missing")]
+    assert all(part.same_order for part in found.parts)
+
+
 def test_bare_weights_need_no_optimizer_but_checkpoints_do():
     bare, whole, half = contents(), checkpoint(), contents({"optimizer": {"lr": 0.1}, "progress": {"step": 5}})
     found = compare_contents(whole, bare)

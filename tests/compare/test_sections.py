@@ -61,6 +61,13 @@ def test_what_lies_beside_the_model_has_parts_of_its_own():
     assert parts["others"] == {"epoch": 3, "best_acc1": 0.5}
 
 
+def test_entries_of_any_type_are_compared_and_a_set_has_one_order():
+    parts, _ = parts_of(
+        {"model": {"w": torch.ones(1)}, "extra": {"none": None, "type": torch.float16, "set": {"b", "a"}}}
+    )
+    assert parts["extra"] == {"none": None, "type": "torch.float16", "set.0": "a", "set.1": "b"}
+
+
 def test_a_single_tensor_and_a_list_have_names_too():
     assert names(parts_of(torch.ones(2))[0]) == {"weights": ["tensor"]}
     assert names(parts_of([torch.ones(2), {"a": torch.ones(1)}])[0]) == {"weights": ["0", "1.a"]}

@@ -78,9 +78,24 @@ def test_close_is_relative_to_the_largest_value_of_the_tensor():
 
 def test_a_zero_with_a_sign_is_not_the_same_bits():
     found = compare(torch.tensor([0.0]), torch.tensor([-0.0]))
-    assert found.status is Status.CLOSE
+    assert (found.status, found.what) == (Status.CLOSE, "sign")
     assert found.largest is not None
     assert (found.largest.absolute, found.largest.ulps) == (0.0, 0)
+    assert compare(torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 2.0])).what == "value"
+    number = compare_values("loss", 0.0, -0.0)
+    assert (number.status, number.what) == (Status.CLOSE, "sign")
+
+
+def test_nan_of_another_payload_is_not_the_same_bits():
+    quiet, other = (torch.tensor([1, bits], dtype=torch.int32).view(torch.float32) for bits in (0x7FC00000, 0x7FC00001))
+    found = compare(quiet, other)
+    assert (found.status, found.what, found.num_different) == (Status.CLOSE, "NaN", 1)
+    assert found.largest is not None
+    assert (found.largest.index, found.largest.relative, found.largest.ulps) == ((1,), 0.0, None)
+    assert compare(quiet, other, tolerance=0.0).status is Status.CLOSE
+    payload = struct.unpack("d", struct.pack("Q", 0x7FF8000000000001))[0]
+    number = compare_values("loss", math.nan, payload)
+    assert (number.status, number.what) == (Status.CLOSE, "NaN")
 
 
 def test_other_shapes_and_types_differ_and_a_tolerance_forgives_the_type():
@@ -90,6 +105,14 @@ def test_other_shapes_and_types_differ_and_a_tolerance_forgives_the_type():
     assert (half.status, half.same_kind) == (Status.DIFFERS, False)
     assert compare(tensor, tensor.bfloat16(), tolerance=1e-2).status is Status.CLOSE
     assert compare(torch.ones(2), torch.ones(2).double()).status is Status.DIFFERS
+    assert (half.what, compare(tensor, torch.zeros(3)).what) == ("dtype", "shape")
+    assert compare(torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.uint8)).what == "dtype"
+
+
+def test_a_complex_tensor_is_never_close_to_pairs_of_real_numbers():
+    pairs = torch.ones(3, 2)
+    found = compare(torch.view_as_complex(pairs), pairs, tolerance=1.0)
+    assert (found.status, found.what) == (Status.DIFFERS, "dtype")
 
 
 def test_an_empty_tensor_equals_another():
@@ -100,6 +123,7 @@ def test_plain_values_are_the_same_or_close_or_not():
     assert compare_values("step", 3, 3).status is Status.EQUAL
     assert compare_values("step", 3, 4).status is Status.DIFFERS
     assert compare_values("step", 3, "3").status is Status.DIFFERS
+    assert (compare_values("step", 3, 4).what, compare_values("step", 1, True).what) == ("value", "type")
     assert compare_values("loss", 1.0, 1.0 + 1e-9).status is Status.CLOSE
     assert compare_values("loss", math.nan, math.nan).status is Status.EQUAL
 

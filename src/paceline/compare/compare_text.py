@@ -10,6 +10,7 @@ from paceline.compare.tensors import ROUNDING, Comparison, Status
 from paceline.core.units import count, number, table
 
 NUM_SHOWN = 12
+BITS = {"sign": "signs of zeros", "NaN": "bits of NaN"}
 WIDTH = 100
 
 
@@ -26,7 +27,8 @@ def comparison_text(
     unequal = comparison.unequal()
     if unequal:
         shown = unequal if show_all else unequal[:NUM_SHOWN]
-        lines += ["", table(["not equal", "is", "A → B", "relative", "ulps", "elements"], [_row(*e) for e in shown])]
+        head = ["not equal", "is", "in", "A → B", "relative", "ulps", "elements"]
+        lines += ["", table(head, [_row(*e) for e in shown])]
         if len(shown) < len(unequal):
             lines.append(
                 f"and {count(len(unequal) - len(shown))} more; to list them: --all, or --json with every number"
@@ -43,6 +45,9 @@ def comparison_verdict(comparison: ContentsComparison) -> str:
     match comparison.status, comparison.tolerance:
         case Status.EQUAL, _:
             return f"equal: all {count(num)} entries, bit by bit"
+        case Status.CLOSE, None if all(entry.what in {"sign", "NaN"} for _, entry in comparison.unequal()):
+            what = " and ".join(sorted({BITS[entry.what] for _, entry in comparison.unequal()}))
+            return f"not equal: all values are equal, but {what} differ; --tolerance 0 accepts that"
         case Status.CLOSE, None:
             return (
                 f"not equal, but close: the largest relative difference is {worst:.2g}, typical of rounding; "
@@ -63,6 +68,7 @@ def comparison_values(first: Contents, second: Contents, comparison: ContentsCom
         "agrees": comparison.agrees,
         "tolerance": comparison.tolerance,
         "missing": list(comparison.missing),
+        "reordered": [part.name for part in comparison.parts if not part.same_order],
         "explanation": explain_differences(comparison),
         "parts": {part.name: _counts(part) for part in comparison.parts},
         "entries": [entry_values(part.name, entry) for part in comparison.parts for entry in part.entries],
@@ -87,21 +93,21 @@ def _counts(part: PartComparison) -> dict[str, int]:
 
 
 def _row(part: str, entry: Comparison) -> list[str]:
-    name = f"{part}: {entry.name}"
+    name, what = f"{part}: {entry.name}", entry.what
     if entry.status in {Status.ONLY_FIRST, Status.ONLY_SECOND}:
         here = 0 if entry.status is Status.ONLY_FIRST else 1
-        return [name, str(entry.status), _kind(entry, here), "", "", ""]
+        return [name, str(entry.status), what, _kind(entry, here), "", "", ""]
     if not entry.same_kind:
         largest = "" if entry.largest is None else f"{entry.largest.relative:.2g}"
-        return [name, str(entry.status), f"{_kind(entry, 0)} → {_kind(entry, 1)}", largest, "", ""]
+        return [name, str(entry.status), what, f"{_kind(entry, 0)} → {_kind(entry, 1)}", largest, "", ""]
     largest = entry.largest
     if largest is None:
-        return [name, str(entry.status), f"{_short(entry.values[0])} → {_short(entry.values[1])}", "", "", ""]
+        return [name, str(entry.status), what, f"{_short(entry.values[0])} → {_short(entry.values[1])}", "", "", ""]
     place = f"[{','.join(map(str, largest.index))}] " if largest.index else ""
     ulps = "" if largest.ulps is None else count(largest.ulps)
     elements = f"{count(entry.num_different)} of {count(entry.num_elements)}" + _nan_text(entry.num_nan)
     change = f"{place}{largest.first:.9g} → {largest.second:.9g}"
-    return [name, str(entry.status), change, f"{largest.relative:.2g}", ulps, elements]
+    return [name, str(entry.status), what, change, f"{largest.relative:.2g}", ulps, elements]
 
 
 def _kind(entry: Comparison, here: int) -> str:
@@ -121,7 +127,7 @@ def _nan_text(num_nan: Sequence[int]) -> str:
 
 def entry_values(part: str, entry: Comparison) -> dict[str, Any]:
     """Return one entry as plain values for JSON."""
-    found: dict[str, Any] = {"part": part, "name": entry.name, "status": str(entry.status)}
+    found: dict[str, Any] = {"part": part, "name": entry.name, "status": str(entry.status), "what": entry.what}
     if any(entry.dtypes):
         found |= {"shapes": list(entry.shapes), "dtypes": list(entry.dtypes), "num_elements": entry.num_elements}
         found |= {"num_different": entry.num_different, "num_nan": list(entry.num_nan)}

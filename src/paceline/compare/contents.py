@@ -31,6 +31,8 @@ class PartComparison:
 
     name: str
     entries: tuple[Comparison, ...]
+    same_order: bool = True
+    """Whether both files have the names that they share in the same order."""
 
     def having(self, *statuses: Status) -> list[Comparison]:
         """Return the entries that have one of these statuses."""
@@ -90,14 +92,17 @@ def compare_contents(first: Contents, second: Contents, *, tolerance: float | No
     missing = [f"{name} only in {'A' if name in first.parts else 'B'}" for name in names if name not in shared]
     return ContentsComparison(
         parts=tuple(
-            PartComparison(
-                name=name, entries=tuple(_entries(first.parts.get(name, {}), second.parts.get(name, {}), tolerance))
-            )
-            for name in shared
+            _compare_part(name, first.parts.get(name, {}), second.parts.get(name, {}), tolerance) for name in shared
         ),
         missing=tuple(missing),
         tolerance=tolerance,
     )
+
+
+def _compare_part(name: str, first: Entries, second: Entries, tolerance: float | None) -> PartComparison:
+    orders = [[key for key in mine if key in other] for mine, other in ((first, second), (second, first))]
+    entries = tuple(_entries(first, second, tolerance))
+    return PartComparison(name=name, entries=entries, same_order=orders[0] == orders[1])
 
 
 def fit_names(first: Contents, second: Contents) -> tuple[Contents, Contents]:
@@ -142,6 +147,9 @@ def explain_differences(comparison: ContentsComparison) -> list[str]:
             "which rank's file is loaded. paceline train averages them before it evaluates or saves; "
             "--batch-norm sync computes them over the global batch."
         )
+    reordered = [part.name for part in comparison.parts if not part.same_order]
+    if reordered:
+        sentences.append(f"The order of names differs in: {', '.join(reordered)}. Loading by name is not affected.")
     if any(sum(entry.num_nan) for _, entry in unequal):
         sentences.append("Some values are not numbers (NaN): one of the two has diverged or was damaged.")
     steps = next((entry.values for part, entry in unequal if part == "progress" and entry.name == "step"), None)

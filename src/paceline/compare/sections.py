@@ -14,7 +14,7 @@ from paceline.core.errors import CheckpointError
 
 MODEL = ("model", "state_dict", "model_state_dict", "model_state", "net", "network", "weights", "params", "module")
 AVERAGE = ("ema", "model_ema", "state_dict_ema", "ema_state_dict")
-SETTINGS = ("config", "args", "hparams", "hyper_parameters", "opt", "code")
+SETTINGS = ("config", "args", "hparams", "hyper_parameters", "opt", "code", "data_digests")
 WRAPPERS = ("module.", "_orig_mod.")
 """The prefixes of DataParallel, DistributedDataParallel and torch.compile."""
 
@@ -79,12 +79,13 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list | tuple | set):
-        for place, inner in enumerate(value):
+        for place, inner in enumerate(sorted(value, key=repr) if isinstance(value, set) else value):
             yield from _flat(inner, f"{prefix}.{place}" if prefix else str(place))
     elif isinstance(value, np.generic):
         yield prefix or "value", value.item()
-    elif isinstance(value, int | float | str):
-        yield prefix or "value", value
+    else:
+        is_plain = value is None or isinstance(value, int | float | str)
+        yield prefix or "value", value if is_plain else repr(value)
 
 
 def _unwrapped(state: dict[str, Any], notes: list[str]) -> dict[str, Any]:

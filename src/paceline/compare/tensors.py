@@ -1,6 +1,7 @@
 """Compares two tensors: equal (every bit), close or different, with the largest difference. Needs no torch."""
 
 import math
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -77,9 +78,28 @@ class Comparison:
     num_elements: int = 1
     num_different: int = 0
     num_nan: tuple[int, int] = (0, 0)
+    num_alike: int = 0
+    """Number of elements with different bits and the same value: zeros of two signs, and NaN of two payloads."""
+    num_payloads: int = 0
+    """Number of elements that are NaN on both sides, with different bits."""
     largest: Largest | None = None
     values: tuple[Any, Any] = (None, None)
     """The values if it is not a tensor: a counter, a name."""
+
+    @property
+    def what(self) -> str:
+        """What differs, in a word; empty if nothing does."""
+        if self.status in {Status.ONLY_FIRST, Status.ONLY_SECOND}:
+            return "missing"
+        if self.status is Status.EQUAL:
+            return ""
+        if not any(self.dtypes):
+            return _what_of_values(*self.values)
+        if not self.same_kind:
+            return "shape" if self.shapes[0] != self.shapes[1] else "dtype"
+        if self.num_different > self.num_alike:
+            return "value"
+        return "NaN" if self.num_payloads else "sign"
 
     @property
     def same_kind(self) -> bool:
@@ -95,13 +115,15 @@ def compare_tensors(name: str, first: Stored, second: Stored, *, tolerance: floa
         "dtypes": (first.dtype, second.dtype),
         "num_elements": math.prod(first.shape),
     }
-    if first.shape != second.shape:
+    is_complex = [stored.dtype.startswith("complex") for stored in (first, second)]
+    if first.shape != second.shape or is_complex[0] != is_complex[1]:
         return Comparison(status=Status.DIFFERS, **facts)
     tally = _Tally(same_type=first.dtype == second.dtype)
     for mine, other in zip(first.blocks(), second.blocks(), strict=True):
         tally.add(mine, other)
     largest = tally.largest(first.shape, first.dtype)
     facts |= {"num_different": tally.num_different, "num_nan": tuple(tally.num_nan), "largest": largest}
+    facts |= {"num_alike": tally.num_alike, "num_payloads": tally.num_payloads}
     if tally.num_different == 0 and tally.same_type:
         return Comparison(status=Status.EQUAL, **facts)
     limit = ROUNDING if tolerance is None else tolerance
@@ -116,7 +138,8 @@ def compare_values(name: str, first: Any, second: Any, *, tolerance: float | Non
     is_real = name.rpartition(".")[2] in SUMS or (isinstance(first, float) and isinstance(second, float))
     if status is Status.DIFFERS and is_real:
         limit = ROUNDING if tolerance is None else tolerance
-        status = Status.CLOSE if math.isclose(first, second, rel_tol=limit) else Status.DIFFERS
+        both_nan = math.isnan(first) and math.isnan(second)
+        status = Status.CLOSE if both_nan or math.isclose(first, second, rel_tol=limit) else Status.DIFFERS
     return Comparison(name=name, status=status, num_different=int(status is not Status.EQUAL), values=(first, second))
 
 
@@ -136,6 +159,8 @@ class _Tally:
         self.num_unlike = 0
         """Number of elements where only one is NaN."""
         self.num_nan = [0, 0]
+        self.num_alike = 0
+        self.num_payloads = 0
         self.scale = 0.0
         self.worst: tuple[float, int, float, float, int, int] | None = None
         self.done = 0
@@ -144,21 +169,26 @@ class _Tally:
         nans = [np.isnan(block.values) for block in (first, second)]
         for side, found in enumerate(nans):
             self.num_nan[side] += int(found.sum())
-        same = first.bits == second.bits if self.same_type else first.values == second.values
-        different = np.flatnonzero(~(same | (nans[0] & nans[1])))
+        both_nan, alike = nans[0] & nans[1], first.values == second.values
+        same = first.bits == second.bits if self.same_type else alike | both_nan
+        different = np.flatnonzero(~same)
         for block in (first, second):
             finite = np.abs(block.values[np.isfinite(block.values)])
             self.scale = max(self.scale, float(finite.max(initial=0.0)))
         if len(different):
             self.num_different += len(different)
             self.num_unlike += int((nans[0] ^ nans[1])[different].sum())
+            self.num_payloads += int(both_nan[different].sum())
+            self.num_alike += int((both_nan | _zeros(alike, first))[different].sum())
             self._keep_worst(first, second, different)
         self.done += len(first.values)
 
     def _keep_worst(self, first: Block, second: Block, places: NDArray[np.intp]) -> None:
         with np.errstate(invalid="ignore"):
             sizes = np.abs(first.values[places] - second.values[places])
-        sizes[np.isnan(sizes)] = math.inf  # one of them is NaN
+        is_nan = [np.isnan(block.values[places]) for block in (first, second)]
+        sizes[is_nan[0] ^ is_nan[1]] = math.inf
+        sizes[is_nan[0] & is_nan[1]] = 0.0  # only their bits differ
         at = int(places[sizes.argmax()])
         size = float(sizes.max())
         if self.worst is None or size > self.worst[0]:
@@ -169,7 +199,8 @@ class _Tally:
         if self.worst is None:
             return None
         size, place, first, second, *bits = self.worst
-        has_ulps = self.same_type and dtype.startswith(("float", "bfloat")) and math.isfinite(size)
+        is_number = math.isfinite(size) and not math.isnan(first)
+        has_ulps = self.same_type and dtype.startswith(("float", "bfloat")) and is_number
         width = int("".join(filter(str.isdigit, dtype.partition("_")[0])) or 0)
         return Largest(
             index=tuple(int(i) for i in np.unravel_index(place, shape)) if shape else (),
@@ -181,6 +212,23 @@ class _Tally:
         )
 
 
+def _zeros(alike: NDArray[np.bool_], block: Block) -> NDArray[np.bool_]:
+    """Return where both sides are zero, given where their values are the same."""
+    return alike & (block.values == 0)
+
+
 def _same(first: Any, second: Any) -> bool:
-    both_nan = all(isinstance(value, float) and math.isnan(value) for value in (first, second))
-    return both_nan or (type(first) is type(second) and first == second)
+    """Tell whether two plain values are the same, floats by their bits."""
+    if isinstance(first, float) and isinstance(second, float):
+        return struct.pack("d", first) == struct.pack("d", second)
+    return type(first) is type(second) and first == second
+
+
+def _what_of_values(first: Any, second: Any) -> str:
+    if type(first) is not type(second):
+        return "type"
+    if not isinstance(first, float):
+        return "value"
+    if math.isnan(first) and math.isnan(second):
+        return "NaN"
+    return "sign" if first == second == 0 else "value"
