@@ -112,6 +112,7 @@ def test_ddp_takes_the_graph_for_fixed_only_where_it_is(group_of_one, settings, 
     wrapped = wrap_model(nn.Linear(2, 2), Config(**settings), Team(ALONE, CPU), DDP)
     assert isinstance(wrapped, DistributedDataParallel)
     assert wrapped.static_graph is is_static
+    assert wrapped.find_unused_parameters is (settings == {"model": "own.py:Net"})
 
 
 def test_gradients_stay_on_their_rank_until_the_last_micro_batch(group_of_one):

@@ -20,9 +20,38 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     fused = config.exact == "order" and all(has_fused_kernel(parameter) for parameter in model.parameters())
     how: dict[str, Any] = {"fused": fused, "foreach": config.exact == "bitwise"}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=config.momentum > 0, **how)
+        sgd = torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=config.momentum > 0, **how)
+        if fused and config.momentum > 0:
+            start_momentum_late(sgd)
+        return sgd
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=lr, **how)
+
+
+def start_momentum_late(sgd: torch.optim.SGD) -> None:
+    """Let parameters get their first gradient after others; torch 2.13's fused SGD fails on them.
+
+    Momentum that starts at zero gives the same first update as torch's own start.
+    """
+    waiting = [parameter for group in sgd.param_groups for parameter in group["params"]]
+
+    def start(_sgd: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+        if not (waiting and sgd.state):  # at the first step of all, torch's own start is right
+            return
+        waiting[:] = [parameter for parameter in waiting if not sgd.state.get(parameter)]
+        for parameter in waiting:
+            if parameter.grad is not None:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+    sgd.register_step_pre_hook(start)
+
+
+def unused_parameters(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
+    """Return the trainable parameters that have never had a gradient: optimizers with memory keep none of them."""
+    if not optimizer.state:
+        return []
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return [name for name, parameter in trainable if not optimizer.state.get(parameter)]
 
 
 def has_fused_kernel(parameter: nn.Parameter) -> bool:

@@ -18,8 +18,9 @@ from paceline.engine.header import header
 from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
 from paceline.engine.loop import Training
+from paceline.engine.optimizer import unused_parameters
 from paceline.engine.progress import Progress
-from paceline.engine.recorder import Recorder
+from paceline.engine.recorder import MOST_NAMES, Recorder
 from paceline.models.summary import layer_table
 from paceline.parallel.device import cores
 from paceline.parallel.replicas import check_replicas, describe_mismatches, save_mismatches
@@ -44,6 +45,8 @@ class Run:
         self.checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep)
         self.heartbeat = Heartbeat(folder, team.world, progress, clock)
         self.background = BackgroundSaver(self.checkpoints) if job.config.save_async else None
+        self.names_unused = True
+        """Whether unused parameters are still to be named: at the first save, after some steps."""
 
     def execute(self, stop: StopRequest, notes: list[Note], *, show_table: bool) -> RunResult:
         """Train, test and return the result. Collective."""
@@ -87,11 +90,21 @@ class Run:
         _die_if_planned(self.team.world, self.progress.step)
         self.job.average_buffers(self.team)
         self.check_replicas(averaged=True)
+        self.name_unused()
         state = self.job.capture(self.progress)
         if self.team.is_lead:
             saver = self.checkpoints if self.background is None else self.background
             saver.save(state, step=self.progress.step, world_size=self.team.world.size, is_best=is_best)
         self.heartbeat.note(State.TRAINING)
+
+    def name_unused(self) -> None:
+        """Name the parameters that have had no gradient so far, once."""
+        unused = unused_parameters(self.job.optimizer, self.job.model) if self.names_unused else []
+        self.names_unused = False
+        if unused:
+            others = f" and {len(unused) - MOST_NAMES} more" if len(unused) > MOST_NAMES else ""
+            names = ", ".join(unused[:MOST_NAMES]) + others
+            self.recorder.warn(f"parameters without a gradient until step {self.progress.step}, not updated: {names}")
 
     def check_replicas(self, *, averaged: bool = False) -> None:
         """Check that the replicas of all ranks are equal bit by bit; shards differ by design. Collective.

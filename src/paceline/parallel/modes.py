@@ -169,6 +169,10 @@ def _unsynchronised(module: FSDPModule) -> Any:
 
 def _distributed(model: nn.Module, config: Config, team: Team, timer: BucketTimer | None) -> DistributedDataParallel:
     """Buffers are not broadcast: they are averaged before they are used or saved."""
+    # The user's own model may skip parameters, in some steps or on some ranks; built-in ones use all in every pass.
+    may_skip = ":" in config.model
+    if may_skip:
+        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # named forward_sync_buffers in newer torch
         wrapped = DistributedDataParallel(
@@ -177,7 +181,8 @@ def _distributed(model: nn.Module, config: Config, team: Team, timer: BucketTime
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             bucket_cap_mb=config.bucket_mb,
-            static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and ":" not in config.model,
+            static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and not may_skip,
+            find_unused_parameters=may_skip,
         )
     state, hook = comm_hook(config.compress, team.world.size)
     if timer is not None:
