@@ -1,14 +1,22 @@
 """Checkpoints in a folder: which are kept, which are whole, and saving in the background."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from paceline.core.errors import CheckpointError
 from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
 
+BEST: dict[Path, int | None] = {}
+"""The best step of each folder so far, which the progress of a run knows."""
+
 
 def save(checkpoints: Checkpoints, step: int, *, is_best: bool = False) -> None:
-    checkpoints.save({"weights": torch.full((3,), float(step))}, step=step, world_size=1, is_best=is_best)
+    best_step = step if is_best else BEST.get(checkpoints.folder)
+    BEST[checkpoints.folder] = best_step
+    checkpoints.save({"weights": torch.full((3,), float(step))}, step=step, world_size=1, best_step=best_step)
 
 
 def test_old_checkpoints_go_but_the_newest_and_the_best_stay(tmp_path):
@@ -19,6 +27,47 @@ def test_old_checkpoints_go_but_the_newest_and_the_best_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.json")) == [f"step-{n:08d}.json" for n in (2, 5, 6)]
     assert checkpoints.named("best").name == "step-00000002.pt"
     assert checkpoints.named("last").name == "step-00000006.pt"
+
+
+def test_a_kill_between_a_manifest_and_the_pointers_loses_neither_the_best_nor_the_last(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    save(checkpoints, 1, is_best=True)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_point", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save(checkpoints, 2, is_best=True)
+    assert (tmp_path / "best").read_text() == "step-00000001.pt\n"
+    assert [checkpoints.named(name).name for name in ("best", "last")] == ["step-00000002.pt"] * 2
+    save(checkpoints, 3)
+    save(checkpoints, 4)
+    assert checkpoints.named("best").name == "step-00000002.pt"
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["step-00000002.pt", "step-00000004.pt"]
+
+
+def test_the_pointer_of_an_earlier_version_names_the_best(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (1, 2):
+        save(checkpoints, step, is_best=step == 1)
+        manifest = tmp_path / f"step-{step:08d}.json"
+        old = json.loads(manifest.read_text())
+        del old["best_step"]
+        manifest.write_text(json.dumps(old))
+    assert checkpoints.named("best").name == "step-00000001.pt"
+    save(checkpoints, 3)
+    assert checkpoints.named("best").name == "step-00000001.pt"
+
+
+def test_checkpoints_that_a_resume_passed_over_do_not_push_out_new_ones(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    save(checkpoints, 2, is_best=True)
+    save(checkpoints, 6)
+    save(checkpoints, 4)
+    assert checkpoints.named("last").name == "step-00000004.pt"
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["step-00000002.pt", "step-00000004.pt"]
 
 
 def test_only_checkpoints_that_are_there_are_offered(tmp_path):
@@ -70,7 +119,7 @@ def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_fo
     checkpoints = Checkpoints(tmp_path, keep=3)
     saver = BackgroundSaver(checkpoints)
     weights = torch.zeros(1000)
-    saver.save({"weights": weights, "list": [weights]}, step=1, world_size=1, is_best=False)
+    saver.save({"weights": weights, "list": [weights]}, step=1, world_size=1, best_step=None)
     weights.fill_(9)
     saver.close()
     state = load_checkpoint(checkpoints.named("last"))
@@ -80,6 +129,6 @@ def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_fo
 
 def test_a_failure_in_the_background_is_raised_not_lost(tmp_path):
     saver = BackgroundSaver(Checkpoints(tmp_path / "missing", keep=3))
-    saver.save({}, step=1, world_size=1, is_best=False)
+    saver.save({}, step=1, world_size=1, best_step=None)
     with pytest.raises(CheckpointError, match="could not be written"):
         saver.close()

@@ -108,7 +108,7 @@ def make_old(folder: RunFolder, step: int) -> None:
     scores = {name: old_score(value) for name, value in state["progress"].items() if isinstance(value, dict)}
     assert all("images" in score for score in scores.values())
     state["progress"] |= scores
-    checkpoints.save(state, step=step, world_size=1, is_best=True)
+    checkpoints.save(state, step=step, world_size=1, best_step=step)
     folder.metrics.write_text("".join(json.dumps(with_old_keys(record)) + "\n" for record in read_metrics(folder)))
     folder.environment.write_text(json.dumps([with_old_keys(start) for start in read_environments(folder)]))
 

@@ -16,7 +16,7 @@ import torch
 from paceline.core.errors import CheckpointError
 from paceline.core.units import size
 from paceline.engine.capture import map_tensors
-from paceline.records.folder import checkpoint_name, list_checkpoints
+from paceline.records.folder import checkpoint_name, checkpoint_step, list_checkpoints
 from paceline.records.old_keys import rename_old_keys
 from paceline.records.writer import replacing, write_json
 
@@ -24,26 +24,33 @@ FORMAT = 1
 
 
 class Checkpoints:
-    """The checkpoints of one run: step-….pt with a manifest each, and the names `last` and `best`."""
+    """The checkpoints of one run: step-….pt with a manifest each, whose newest says which one is the best.
+
+    The files `last` and `best` repeat that for other programs, and for `best` in folders of earlier versions.
+    """
 
     def __init__(self, folder: Path, *, keep: int) -> None:
         self.folder = folder
         self._keep = keep
 
-    def save(self, state: dict[str, Any], *, step: int, world_size: int, is_best: bool) -> Path:
-        """Write a checkpoint; once it is safely on disk, update `last` and `best` and remove old ones."""
+    def save(self, state: dict[str, Any], *, step: int, world_size: int, best_step: int | None) -> Path:
+        """Write a checkpoint; once it is safely on disk, update `last` and `best` and remove old ones.
+
+        `best_step` is the step of the best checkpoint so far, possibly this one; None if nothing was evaluated.
+        """
         path = self._path(step)
         try:
             with replacing(path) as scratch, _HashingFile(scratch) as file:
                 torch.save(state, cast("IO[bytes]", file))
                 file.raise_if_failed()
             manifest = {"file": path.name, "sha256": file.hexdigest(), "bytes": file.written, "step": step}
-            write_json(_manifest(path), manifest | {"world_size": world_size, "format": FORMAT, "time": time.time()})
-            for name in ("last", "best") if is_best else ("last",):
+            manifest |= {"world_size": world_size, "format": FORMAT, "time": time.time(), "best_step": best_step}
+            write_json(_manifest(path), manifest)
+            for name in ("last", "best") if best_step == step else ("last",):
                 self._point(name, path)
         except (OSError, RuntimeError) as cause:
             raise _cannot_save(path, cause) from cause
-        self._prune()
+        self._prune(step)
         return path
 
     def newest_good(self, warn: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
@@ -56,17 +63,16 @@ class Checkpoints:
                 warn(f"{problem.message}; trying the previous checkpoint")
         found = "all are damaged" if paths else "none was saved"
         raise CheckpointError(
-            f"{self.folder} has no usable checkpoint: {found}", hint="start the run again without --resume"
+            f"{self.folder} has no usable checkpoint: {found}",
+            hint="start the run again without --resume",
         )
 
     def named(self, name: str) -> Path:
         """Return the checkpoint that `best`, `last` or a file name stands for."""
-        pointer = self.folder / name
-        if name in {"best", "last"} and pointer.is_file():
-            return self.folder / pointer.read_text(encoding="utf-8").strip()
-        if name not in {"best", "last"} and pointer.is_file():
-            return pointer
-        known = [each for each in ("best", "last") if (self.folder / each).is_file()]
+        found = {"best": self._best(), "last": self._last()}.get(name, self.folder / name)
+        if found is not None and found.is_file():
+            return found
+        known = [each for each, path in (("best", self._best()), ("last", self._last())) if path is not None]
         known += [path.name for path in self._all()]
         hint = f"available: {', '.join(known)}" if known else "the run was stopped before it saved a checkpoint"
         raise CheckpointError(f"{self.folder} has no checkpoint {name}", hint=hint)
@@ -77,18 +83,32 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         return list_checkpoints(self.folder)
 
+    def _last(self) -> Path | None:
+        """Return the newest checkpoint with a readable manifest."""
+        return next((path for path in reversed(self._all()) if _has_manifest(path)), None)
+
+    def _best(self) -> Path | None:
+        """Return the best checkpoint, as the newest manifest says; in a folder of earlier versions, the file `best`."""
+        last, pointer = self._last(), self.folder / "best"
+        manifest = {} if last is None else _read_manifest(last)
+        if "best_step" in manifest:
+            return None if manifest["best_step"] is None else self._path(manifest["best_step"])
+        return self.folder / pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
+
     def _point(self, name: str, path: Path) -> None:
         with replacing(self.folder / name) as scratch:
             scratch.write_text(path.name + "\n", encoding="utf-8")
 
-    def _prune(self) -> None:
-        """Remove all but the newest few and the best."""
-        pointer = self.folder / "best"
-        best = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
-        for path in self._all()[: -self._keep]:
-            if path.name != best:
-                path.unlink(missing_ok=True)
-                _manifest(path).unlink(missing_ok=True)
+    def _prune(self, step: int) -> None:
+        """Remove all but the best and the newest few; ones after this step, which a resume found damaged, too."""
+        paths = self._all()
+        later = [path for path in paths if checkpoint_step(path) > step]
+        for path in later:
+            _remove(path)
+        best = self._best()
+        for path in paths[: len(paths) - len(later)][: -self._keep]:
+            if path != best:
+                _remove(path)
 
 
 class BackgroundSaver:
@@ -187,6 +207,18 @@ class _HashingFile(io.RawIOBase):
     def raise_if_failed(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _manifest(path).unlink(missing_ok=True)
+
+
+def _has_manifest(path: Path) -> bool:
+    try:
+        return bool(_read_manifest(path))
+    except CheckpointError:
+        return False
 
 
 def _manifest(path: Path) -> Path:

@@ -94,7 +94,8 @@ class Run:
         state = self.job.capture(self.progress)
         if self.team.is_lead:
             saver = self.checkpoints if self.background is None else self.background
-            saver.save(state, step=self.progress.step, world_size=self.team.world.size, is_best=is_best)
+            step, best_step = self.progress.step, self.progress.best_step or None
+            saver.save(state, step=step, world_size=self.team.world.size, best_step=step if is_best else best_step)
         self.heartbeat.note(State.TRAINING)
 
     def name_unused(self) -> None:
