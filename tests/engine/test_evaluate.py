@@ -8,8 +8,9 @@ import paceline
 from paceline.core.metrics import Score
 from paceline.data.sources.user import Tensors
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.engine.data_check import NUM_REPEATED
 from paceline.engine.evaluate import evaluate
-from paceline.engine.job import NUM_COMPARED, build_job
+from paceline.engine.job import build_job
 from paceline.engine.progress import Progress
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
@@ -59,7 +60,7 @@ def scored(monkeypatch):
     fetch = Tensors.fetch
 
     def watched(self, ids, epoch):
-        if epoch is None and len(ids) > NUM_COMPARED:
+        if epoch is None and len(ids) > NUM_REPEATED:
             fetched.append(ids.tolist())
         return fetch(self, ids, epoch)
 

@@ -2,21 +2,19 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
-from paceline.core.errors import ConfigError, DataError
+from paceline.core.errors import ConfigError
 from paceline.core.plugin import code_files
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
-from paceline.data.split import SkippingSplit, Split
+from paceline.data.split import SkippingSplit
 from paceline.engine.capture import (
     capture_model,
     capture_optimizer,
@@ -27,6 +25,7 @@ from paceline.engine.capture import (
     restore_optimizer,
     restore_other_buffers,
 )
+from paceline.engine.data_check import DataFacts, check_data
 from paceline.engine.model_setup import autocast, check_fit, find_state, memory_format, prepare_model
 from paceline.engine.optimizer import Ema, build_optimizer
 from paceline.engine.progress import Progress
@@ -47,8 +46,6 @@ from paceline.parallel.modes import (
 from paceline.parallel.team import Team
 from paceline.records.code import hash_code
 
-NUM_COMPARED = 8
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -57,6 +54,7 @@ class Job:
     config: Config
     device: torch.device
     splits: Splits
+    data: DataFacts
     plan: BatchPlan
     lr_plan: LrPlan
     model: nn.Module
@@ -200,7 +198,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     refuse_unfit(config, choice)
     data = open_data(config)
     splits = split_data(data, valid_split=config.valid_split)
-    refuse_other_data(splits, team, name=config.data)
+    facts = check_data(splits, config, team)
     plan = BatchPlan.make(config, num_samples=len(splits.train), world_size=team.world.size)
     bare = prepare_model(config, splits, team.device)
     code = agreed_code(config, team)
@@ -218,6 +216,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         config=config,
         device=team.device,
         splits=splits,
+        data=facts,
         plan=plan,
         lr_plan=LrPlan.make(config, plan),
         model=model,
@@ -243,23 +242,3 @@ def agreed_code(config: Config, team: Team) -> dict[str, str]:
 def own_code(config: Config) -> dict[str, Path]:
     """Return the files of the user's own model and data, once they are loaded."""
     return code_files((config.model, config.data))
-
-
-def refuse_other_data(splits: Splits, team: Team, *, name: str) -> None:
-    """Refuse ranks with different samples, judging by their number and a few of them. Collective."""
-    if team.world.size == 1:
-        return
-    everyone = team.gather([_digest(split) for split in (splits.train, splits.valid, splits.test)])
-    for rank, theirs in enumerate(everyone):
-        if theirs != everyone[0]:
-            raise DataError(
-                f"rank {rank} and rank 0 have different samples in {name}",
-                hint="give every rank the same files; in your own data, sort file lists",
-            )
-
-
-def _digest(split: Split) -> str:
-    ids = np.unique(np.linspace(0, len(split) - 1, NUM_COMPARED, dtype=np.int64))
-    batch = split.fetch(ids, None)
-    contents = batch.images.contiguous().numpy().tobytes() + batch.labels.numpy().tobytes()
-    return f"{len(split)} {sha256(contents).hexdigest()}"

@@ -89,7 +89,7 @@ class Startup:
             write_profile(folder, profile)
         with lost_rank_named(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
             run = Run(job, progress, team, folder, clock=clock)
-            cautions = [Note(text=text, level="warning") for text in warnings(job)]
+            cautions = [Note(text=text, level="warning") for text in [*job.data.warnings, *warnings(job)]]
             with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
                 return run.execute(stop, [*self.notes, *cautions], show_table=show_table)
 

@@ -1,0 +1,95 @@
+"""Checks the data at the start: a sample is always the same, on every rank."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+import torch
+
+from paceline.core.config import Config
+from paceline.core.errors import DataError
+from paceline.core.plugin import is_plugin
+from paceline.data.catalog import Splits
+from paceline.data.split import Batch, Ids, Split
+from paceline.parallel.team import Team
+
+NUM_COMPARED = 8
+NUM_REPEATED = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFacts:
+    """What is known about the data of a run."""
+
+    digests: Mapping[str, str]
+    """By split, the number of samples and a hash of a few of them."""
+    warnings: tuple[str, ...]
+
+
+def check_data(splits: Splits, config: Config, team: Team) -> DataFacts:
+    """Refuse ranks with different samples, and with --exact bitwise samples that change. Collective."""
+    changing = _changing_sample(splits) if is_plugin(config.data) else None
+    problem = next((found for found in team.gather(changing) if found is not None), None)
+    if problem is not None and config.exact == "bitwise":
+        raise DataError(
+            f"{config.data} has its own randomness: {problem} differs when it is read again",
+            hint="draw from torch, numpy.random or random, which Paceline seeds for every sample, or from a generator "
+            "seeded with the index; or use --exact order",
+        )
+    digests = {name: _digest(split, whole=problem is None) for name, split in _named(splits).items()}
+    _refuse_other_data(digests, team, name=config.data)
+    return DataFacts(digests=digests, warnings=() if problem is None else (_warning(config.data, problem),))
+
+
+def _named(splits: Splits) -> dict[str, Split]:
+    return {"train": splits.train, "valid": splits.valid, "test": splits.test}
+
+
+def _changing_sample(splits: Splits) -> str | None:
+    """Return the first sample that differs when a few are read again in the reverse order; None if all are fixed."""
+    for name, split in _named(splits).items():
+        ids, epoch = _some_ids(split, NUM_REPEATED), 0 if name == "train" else None
+        first = split.fetch(ids, epoch)
+        again = split.fetch(np.ascontiguousarray(ids[::-1]), epoch)
+        for position, index in enumerate(ids.tolist()):
+            if _sample_bytes(first, position) != _sample_bytes(again, len(ids) - 1 - position):
+                return f"sample {index} of the {name} split"
+    return None
+
+
+def _some_ids(split: Split, number: int) -> Ids:
+    return np.unique(np.linspace(0, len(split) - 1, number, dtype=np.int64))
+
+
+def _sample_bytes(batch: Batch, position: int) -> bytes:
+    return b"".join(_bytes(tensor[position]) for tensor in batch if tensor is not None)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _digest(split: Split, *, whole: bool) -> str:
+    """Return the number of samples, with a hash of a few of them where samples are fixed (`whole`)."""
+    if not whole:
+        return str(len(split))
+    batch = split.fetch(_some_ids(split, NUM_COMPARED), None)
+    return f"{len(split)} {sha256(_bytes(batch.images) + _bytes(batch.labels)).hexdigest()}"
+
+
+def _refuse_other_data(digests: Mapping[str, str], team: Team, *, name: str) -> None:
+    for rank, theirs in enumerate(everyone := team.gather(digests)):
+        if theirs != everyone[0]:
+            raise DataError(
+                f"rank {rank} and rank 0 have different samples in {name}",
+                hint="give every rank the same files; in your own data, sort file lists",
+            )
+
+
+def _warning(name: str, problem: str) -> str:
+    return (
+        f"{name} has its own randomness ({problem} differs when it is read again): the result depends on the number of "
+        "ranks, on --workers and on resumes; draw from torch, numpy.random or random, which Paceline seeds for every "
+        "sample, or from a generator seeded with the index"
+    )

@@ -1,0 +1,76 @@
+"""The check of the data at the start: samples that change."""
+
+import pytest
+
+from paceline.core.errors import DataError
+from paceline.engine.data_check import check_data
+from paceline.engine.job import build_job
+
+DATA = """
+import numpy as np
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+NUM_SAMPLES = 200
+
+class Noisy(Dataset):
+    num_classes = 10
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __len__(self):
+        return NUM_SAMPLES
+
+    def __getitem__(self, index):
+        return torch.full((1, 8, 8), 0.1 * index) + torch.as_tensor(self.draw(index), dtype=torch.float32), index % 10
+
+def from_numpy():
+    rng = np.random.default_rng(0)
+    return Noisy(lambda index: rng.normal())
+
+def from_torch():
+    generator = torch.Generator().manual_seed(0)
+    return Noisy(lambda index: torch.rand((), generator=generator))
+
+def unseeded():
+    rng = np.random.default_rng()
+    return Noisy(lambda index: rng.normal())
+
+def from_globals():
+    return Noisy(lambda index: np.random.normal() + torch.rand(()).item())
+
+def by_index():
+    return Noisy(lambda index: np.random.default_rng(index).normal())
+
+def fixed():
+    labels = torch.arange(NUM_SAMPLES) % 10
+    return TensorDataset(torch.linspace(0, 1, NUM_SAMPLES)[:, None, None, None].expand(-1, 1, 8, 8), labels)
+"""
+
+
+@pytest.fixture
+def own_data(tmp_path):
+    path = tmp_path / "data.py"
+    path.write_text(DATA)
+    return path
+
+
+@pytest.mark.parametrize("name", ["from_numpy", "from_torch", "unseeded"])
+def test_data_with_its_own_randomness_is_refused_bitwise_and_warned_of_otherwise(small_config, alone, own_data, name):
+    data = f"{own_data}:{name}"
+    with pytest.raises(
+        DataError, match=rf"data.py:{name} has its own randomness: sample 0 of the train split"
+    ) as caught:
+        build_job(small_config(data=data, exact="bitwise"), alone)
+    assert caught.value.hint is not None
+    assert "seeded with the index" in caught.value.hint
+    (warning,) = build_job(small_config(data=data), alone).data.warnings
+    assert f"data.py:{name} has its own randomness" in warning
+
+
+@pytest.mark.parametrize("name", ["from_globals", "by_index", "fixed"])
+def test_data_whose_randomness_is_seeded_for_each_sample_is_accepted(small_config, alone, own_data, name):
+    job = build_job(small_config(data=f"{own_data}:{name}", exact="bitwise"), alone)
+    assert job.data.warnings == ()
+    assert check_data(job.splits, job.config, alone) == job.data
