@@ -1,10 +1,13 @@
-"""The check of the data at the start: samples that change."""
+"""The check of the data at the start: samples that change, and samples that are not those of a checkpoint."""
 
 import pytest
 
-from paceline.core.errors import DataError
+import paceline
+from paceline.core.errors import DataError, RunError
+from paceline.core.setting_types import Interval
 from paceline.engine.data_check import check_data
 from paceline.engine.job import build_job
+from paceline.records.folder import RunFolder
 
 DATA = """
 import numpy as np
@@ -74,3 +77,30 @@ def test_data_whose_randomness_is_seeded_for_each_sample_is_accepted(small_confi
     job = build_job(small_config(data=f"{own_data}:{name}", exact="bitwise"), alone)
     assert job.data.warnings == ()
     assert check_data(job.splits, job.config, alone) == job.data
+
+
+def stopped_run(small_config, own_data, **settings):
+    """Return a finished run without all checkpoints but its first, as after a kill."""
+    config = small_config(
+        data=f"{own_data}:fixed", steps=4, global_batch=50, save_every=Interval(2, "step"), **settings
+    )
+    folder = RunFolder(paceline.train(config).folder)
+    for path in folder.checkpoints.glob("step-00000004.*"):
+        path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("change", [("= 200", "= 190"), ("linspace(0, 1,", "linspace(0, 2,")])
+def test_a_bitwise_run_is_not_resumed_with_other_data_and_another_run_warns(small_config, own_data, change):
+    bitwise, plain = (stopped_run(small_config, own_data, exact=exact, name=exact) for exact in ("bitwise", "order"))
+    own_data.write_text(DATA.replace(*change))
+    with pytest.raises(RunError, match=r"cannot resume bitwise: .* are not those of the checkpoint"):
+        paceline.train(resume=bitwise.path)
+    paceline.train(resume=plain.path)
+    assert "are not those of the checkpoint" in plain.log.read_text()
+
+
+def test_a_run_is_resumed_with_the_same_data_without_a_warning(small_config, own_data):
+    bitwise = stopped_run(small_config, own_data, exact="bitwise")
+    paceline.train(resume=bitwise.path)
+    assert "checkpoint (" not in bitwise.log.read_text()

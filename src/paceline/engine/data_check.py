@@ -1,4 +1,4 @@
-"""Checks the data at the start: a sample is always the same, on every rank."""
+"""Checks the data at the start: a sample is always the same, on every rank and after a resume."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from paceline.core.config import Config
-from paceline.core.errors import DataError
+from paceline.core.errors import DataError, RunError
 from paceline.core.plugin import is_plugin
 from paceline.data.catalog import Splits
 from paceline.data.split import Batch, Ids, Split
@@ -23,7 +23,7 @@ class DataFacts:
     """What is known about the data of a run."""
 
     digests: Mapping[str, str]
-    """By split, the number of samples and a hash of a few of them."""
+    """By split, the number of samples and a hash of a few of them; stored in checkpoints."""
     warnings: tuple[str, ...]
 
 
@@ -40,6 +40,21 @@ def check_data(splits: Splits, config: Config, team: Team) -> DataFacts:
     digests = {name: _digest(split, whole=problem is None) for name, split in _named(splits).items()}
     _refuse_other_data(digests, team, name=config.data)
     return DataFacts(digests=digests, warnings=() if problem is None else (_warning(config.data, problem),))
+
+
+def data_changes(before: Mapping[str, str] | None, now: DataFacts, config: Config) -> list[str]:
+    """Return a warning if the data has changed since a checkpoint was saved; refuse it with --exact bitwise.
+
+    Checkpoints of earlier versions have no digests.
+    """
+    changed = [name for name, digest in (before or {}).items() if now.digests.get(name) != digest]
+    if before is None or not changed:
+        return []
+    sizes = [f"{name} {_size(before[name])} → {_size(now.digests.get(name, '0'))}" for name in changed]
+    problem = f"the samples of {config.data} are not those of the checkpoint ({', '.join(sizes)})"
+    if config.exact == "bitwise":
+        raise RunError(f"cannot resume bitwise: {problem}", hint="restore the data, or continue with --exact order")
+    return [f"{problem}: from here on the run uses the new ones"]
 
 
 def _named(splits: Splits) -> dict[str, Split]:
@@ -76,6 +91,10 @@ def _digest(split: Split, *, whole: bool) -> str:
         return str(len(split))
     batch = split.fetch(_some_ids(split, NUM_COMPARED), None)
     return f"{len(split)} {sha256(_bytes(batch.images) + _bytes(batch.labels)).hexdigest()}"
+
+
+def _size(digest: str) -> str:
+    return f"{int(digest.partition(' ')[0]):,}"
 
 
 def _refuse_other_data(digests: Mapping[str, str], team: Team, *, name: str) -> None:

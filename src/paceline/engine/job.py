@@ -165,6 +165,7 @@ class Job:
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
             "code": self.code,
+            "data_digests": dict(self.data.digests),
             "fingerprint": None if self.reducer is None else fingerprint(self.config, self.device),
             "magnitudes": None if self.reducer is None else self.reducer.capture(),
         }

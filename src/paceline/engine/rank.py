@@ -18,6 +18,7 @@ from paceline.core.world import World
 from paceline.engine.capture import broadcast_state
 from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.clock import clock_for
+from paceline.engine.data_check import data_changes
 from paceline.engine.header import warnings
 from paceline.engine.job import Job, build_job, own_code
 from paceline.engine.profiler import NUM_PAIRS, measure_profile, profiled_job
@@ -176,6 +177,9 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
     progress = job.restore(state, team)
     notes += changes_since(state["config"], job)
+    notes += [
+        Note(text=text, level="warning") for text in data_changes(state.get("data_digests"), job.data, job.config)
+    ]
     notes += [Note(text=text, level="warning") for text in code_changes(folder, state.get("code", {}), job.code)]
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
