@@ -7,11 +7,14 @@ import sys
 import pytest
 
 import paceline
+from paceline.core.errors import RunError
 from paceline.core.setting_types import Interval
+from paceline.core.world import World
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_environments, read_metrics
+from paceline.records.writer import write_rank
 from tests.states import differences, final_state, untimed_records
 
 CASES = {
@@ -126,3 +129,37 @@ def test_a_run_of_a_version_that_counted_images_resumes_with_the_same_bits(plugi
     assert (whole.best, whole.test) == (resumed.best, resumed.test)
     assert untimed_records(whole.folder) == untimed_records(resumed.folder)
     assert [start["train_samples"] for start in read_environments(folder)] == [1293, 1293]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(small_config, monkeypatch):
+    whole = paceline.train(small_config(name="whole", log_every=4))
+
+    def killed(*_args, **_facts):
+        raise KeyboardInterrupt
+
+    config = small_config(name="killed", log_every=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            paceline.train(config)
+    folder = RunFolder(whole.folder.parents[1] / "killed" / "001")
+    write_rank(folder.rank(0), World(), State.FAILED, step=11)
+    resumed = paceline.train(resume=folder.path)
+    assert "was stopped before it saved a checkpoint: starting over" in folder.log.read_text()
+    assert resumed.state is State.FINISHED
+    assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
+    assert untimed_records(whole.folder) == untimed_records(resumed.folder)
+
+
+def test_a_run_killed_after_its_last_step_is_tested_when_it_is_resumed(small_config):
+    result = paceline.train(small_config())
+    folder = RunFolder(result.folder)
+    with pytest.raises(RunError, match="has finished"):
+        paceline.train(resume=folder.path)
+    records = [record for record in read_metrics(folder) if record.get("split") != "test"]
+    folder.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_rank(folder.rank(0), World(), State.FAILED, step=result.step)
+    resumed = paceline.train(resume=folder.path)
+    assert (resumed.state, resumed.step) == (State.FINISHED, result.step)
+    assert (resumed.best, resumed.test) == (result.best, result.test)
+    assert [record["step"] for record in read_metrics(folder) if record.get("split") == "test"] == [result.test_step]

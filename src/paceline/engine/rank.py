@@ -35,7 +35,7 @@ from paceline.records.entries import Note, RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below
 from paceline.records.profile import Profile, write_profile
-from paceline.records.reader import read_environments
+from paceline.records.reader import read_environments, run_state
 from paceline.records.writer import write_json, write_rank
 
 ALONE = Start()
@@ -161,10 +161,14 @@ def interrupted_run(config: Config, launches: set[str]) -> RunFolder | None:
 
 
 def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progress:
-    """Resume a run from its newest intact checkpoint, unless it has finished.
+    """Resume a run from its newest intact checkpoint, or from its start if none was saved, unless it has finished.
 
     Only the lead needs to see the file. Collective: every rank must call it.
     """
+    state_before = team.from_lead(run_state(folder))
+    if state_before != State.FINISHED and not team.from_lead(folder.saved_steps()):
+        notes.append(Note(text=f"{folder.path} was stopped before it saved a checkpoint: starting over"))
+        return Progress()
     state: dict[str, Any] = {}
     if team.is_lead:
         damaged: list[str] = []
@@ -181,6 +185,13 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
         Note(text=text, level="warning") for text in data_changes(state.get("data_digests"), job.data, job.config)
     ]
     notes += [Note(text=text, level="warning") for text in code_changes(folder, state.get("code", {}), job.code)]
+    if state_before == State.FINISHED:
+        refuse_finished(folder, progress, job)
+    return progress
+
+
+def refuse_finished(folder: RunFolder, progress: Progress, job: Job) -> None:
+    """Refuse to resume a run that has nothing left to do; one that was killed after its last step is still tested."""
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
         raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
@@ -189,7 +200,6 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
             f"{folder.path} has finished: {done:g} epochs, {progress.step} steps",
             hint=f"to train longer, add --epochs {2 * round(done) or 2}; to start over, use --config {folder.config}",
         )
-    return progress
 
 
 def changes_since(before: dict[str, Any], job: Job) -> Iterator[Note]:
