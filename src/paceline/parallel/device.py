@@ -34,11 +34,26 @@ def choose_device(name: str, world: World) -> torch.device:
 def _choose_gpu(device: torch.device, world: World) -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigError(f"--device {device} needs a GPU, but torch finds none", hint="use --device cpu")
-    index = world.local_rank if device.index is None else device.index
-    if index >= torch.cuda.device_count():
-        raise ConfigError(f"there is no GPU {index}", hint=f"torch finds {plural(torch.cuda.device_count(), 'GPU')}")
+    found = torch.cuda.device_count()
+    if device.index is not None and world.local_size > 1:
+        raise ConfigError(
+            f"--device {device} is one GPU, but {world.local_size} ranks on this host need one each",
+            hint="use --device cuda, and --devices to choose GPUs",
+        )
+    # A launcher may show every rank all GPUs of the host, or its own alone.
+    index = world.local_rank % found if device.index is None else device.index
+    if index >= found:
+        raise ConfigError(f"there is no GPU {index}", hint=f"torch finds {plural(found, 'GPU')}")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    """Return the identity of a GPU, which does not depend on its index; None for a CPU, or if torch does not know."""
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else str(uuid)
 
 
 def set_threads(threads: int | None, *, num_sharing: int) -> int:
@@ -74,8 +89,18 @@ def describe_threads(num_sharing: int) -> str:
 
 
 def describe_device(device: torch.device, cpu: str) -> str:
-    """Return the product name of the device."""
+    """Return the device with its product name."""
     return f"cpu ({cpu})" if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def gpu_facts(device: torch.device) -> dict[str, str]:
+    """Return what the results of a GPU depend on, whichever of its kind it is: model, capability, CUDA and cuDNN."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return {
+        "device": f"{torch.cuda.get_device_name(device)}, capability {major}.{minor}",
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),
+    }
 
 
 def has_fast_bf16(device: torch.device) -> bool:

@@ -55,3 +55,15 @@ def test_a_run_that_began_elsewhere_is_refused_with_the_way_out(name, value, way
         refuse_other_bits(HERE | {name: value}, HERE)
     assert way_out in (refused.value.hint or "")
     assert "--exact order" in (refused.value.hint or "")
+
+
+def test_gpus_of_one_model_have_the_same_fingerprint(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A100" if device.index < 2 else "H100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
+    first, second, other = (fingerprint(Config(exact="bitwise"), torch.device("cuda", index)) for index in range(3))
+    assert first == second
+    assert first["device"] == "A100, capability 8.0"
+    assert {"cuda", "cudnn", "torch"} <= first.keys()
+    assert not {"threads", "instructions"} & first.keys(), "the CPU does not change the bits of a GPU"
+    with pytest.raises(RunError, match=r"device was A100, capability 8\.0 when saved and is H100"):
+        refuse_other_bits(first, other)

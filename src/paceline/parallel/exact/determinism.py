@@ -10,7 +10,7 @@ from torch.utils import deterministic
 
 from paceline.core.config import Config
 from paceline.core.errors import ModelError, RunError
-from paceline.parallel.device import describe_device
+from paceline.parallel.device import describe_device, gpu_facts
 from paceline.records.environment import cpu_name, vector_instructions
 
 MARK = "does not have a deterministic implementation"
@@ -45,12 +45,14 @@ def deterministic_only() -> Iterator[None]:
 
 def fingerprint(config: Config, device: torch.device) -> dict[str, Any]:
     """Return what must be the same on every rank and after every resume, by the names used in messages."""
+    facts = {"arithmetic": ARITHMETIC, "shards": config.fixed_shards, "torch": str(torch.__version__)}
+    return facts | (_cpu_facts() if device.type == "cpu" else gpu_facts(device))
+
+
+def _cpu_facts() -> dict[str, Any]:
     facts = {
-        "arithmetic": ARITHMETIC,
-        "shards": config.fixed_shards,
         "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-        "device": describe_device(device, cpu_name()),
+        "device": describe_device(torch.device("cpu"), cpu_name()),
         "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *vector_instructions()]),
     }
     return facts | {name: os.environ[name] for name in LIMITS if name in os.environ}
