@@ -18,7 +18,7 @@ from paceline.engine.progress import Progress
 from paceline.engine.recorder import Recorder
 from paceline.parallel.ddp_hooks import BucketTimer, BucketTiming
 from paceline.parallel.link_sweep import link_bandwidth, link_latency, sweep_link
-from paceline.parallel.team import Team
+from paceline.parallel.team import Team, backend_for
 from paceline.records.phases import CLOCK_PHASES, CLOCK_STEP_PHASES
 from paceline.records.profile import Profile, ProfiledBucket, RankSteps
 
@@ -61,7 +61,8 @@ def a_group(team: Team) -> Iterator[None]:
     if team.world.size > 1 or dist.is_initialized():
         yield
         return
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    backend = backend_for(team.device)  # gloo would move the gradients of a GPU through the host
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:

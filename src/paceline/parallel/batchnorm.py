@@ -178,14 +178,16 @@ def _gradient_sums(grad: Tensor, inputs: Tensor, statistics: tuple[Tensor, Tenso
     if silent:
         return mean.new_zeros(2, mean.numel())
     # The backward of the evaluation mode takes the statistics as given: its gradients of weight and bias are the sums.
+    # CUDA's kernel asserts that there are saved statistics, and reads the running ones if those are empty.
+    empty = mean.new_empty(0)
     _, times_normalised, plain = torch.ops.aten.native_batch_norm_backward(
         grad,
         inputs,
         weight=torch.ones_like(mean),
         running_mean=mean,
         running_var=variance,
-        save_mean=None,
-        save_invstd=None,
+        save_mean=empty,
+        save_invstd=empty,
         train=False,
         eps=eps,
         output_mask=[False, True, True],

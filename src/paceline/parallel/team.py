@@ -176,7 +176,7 @@ def join(
     if world.size == 1:
         yield Team(world, device)
         return
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = backend_for(device)
     if not dist.is_available() or not dist.is_backend_available(backend):
         raise ConfigError(f"this torch has no {backend} backend", hint="install a torch with it, or use --device cpu")
     need_open_files(world.size)
@@ -191,6 +191,11 @@ def join(
         team.barrier()
     remove_rendezvous_files(world)
     dist.destroy_process_group()
+
+
+def backend_for(device: torch.device) -> str:
+    """Return the backend for tensors of a device."""
+    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def _connect(world: World, device: torch.device, backend: str, timeout: float) -> Team:

@@ -1,0 +1,87 @@
+"""Paceline's CUDA code on simulated GPUs: the bits of the CPU run, and no wait for the device inside a step."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from torch.utils import backend_registration
+
+from paceline.records.writer import locked
+from tests.ranks.runs import scores
+from tests.sim.cases import CASES, MODELS, Case
+from tests.sim.names import BARE, BEFORE_FORWARD
+from tests.sim.simulate import Command, Result, run_in_workers
+from tests.states import differences, final_state
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch offers no device in Python",
+)
+PLANTED = {"item": "sync", "host_tensor": "mixed", "numpy": "host", "freed_buffer": "lifetime"}
+"""Models of models.py with a fault, and the kind of entry that it causes."""
+
+
+def shared_results(folder: Path, commands: list[Command], gpus: int) -> dict[str, list[Result]]:
+    """Run the commands once for all workers of xdist, and return their results."""
+    with locked(folder / "lock"):
+        file = folder / "results.json"
+        if not file.exists():
+            found = run_in_workers(commands, folder, gpus)
+            file.write_text(json.dumps({name: [asdict(rank) for rank in ranks] for name, ranks in found.items()}))
+        return {name: [Result(**rank) for rank in ranks] for name, ranks in json.loads(file.read_text()).items()}
+
+
+@pytest.fixture(scope="session")
+def sim(tmp_path_factory, worker_id):
+    """Return the folder and the results of all cases."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "simulated-gpu"
+    folder.mkdir(exist_ok=True)
+    commands = [command for name, case in CASES.items() for command in case.commands(name, folder / "runs")]
+    faults = [Case(model=f"{MODELS}:{fault}", steps=2).on_gpu(fault, folder / "runs") for fault in PLANTED]
+    commands += [*faults, Command(name=BARE, argv=[BARE, "resnet20"])]
+    return folder, shared_results(folder, commands, gpus=3)
+
+
+def all_ranks(results: dict[str, list[Result]], name: str) -> list[Result]:
+    return [rank for each in (name, f"{name}-resumed") for rank in results.get(each, [])]
+
+
+@pytest.mark.bf16
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_on_a_simulated_gpu_equals_the_run_on_the_cpu(sim, name):
+    folder, results = sim
+    ranks = all_ranks(results, name) + all_ranks(results, f"{name}-cpu")
+    assert {rank.code for rank in ranks} == {0}, "\n".join(rank.output for rank in ranks)
+    gpu, cpu = folder / "runs" / name / "001", folder / "runs" / f"{name}-cpu" / "001"
+    states = [{key: value for key, value in final_state(run).items() if key != "fingerprint"} for run in (gpu, cpu)]
+    assert differences(states[0], states[1]) == []
+    assert differences(scores(gpu), scores(cpu)) == []
+
+
+@pytest.mark.bf16
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_never_waits_for_the_device(sim, name):
+    for rank in all_ranks(sim[1], name):
+        assert rank.calls["step"] > 0
+        assert rank.faults("step") == []
+        rebuilt = [number for *_, number in rank.faults(BEFORE_FORWARD)]
+        assert len(rebuilt) in {0, 4}, (
+            "DDP rebuilds its buckets once, in the second step, and copies its lists for that"
+        )
+        assert set(rebuilt) <= {1}
+
+
+@pytest.mark.parametrize(("fault", "kind"), PLANTED.items())
+def test_a_planted_fault_is_found(sim, fault, kind):
+    (rank,) = sim[1][fault]
+    found = rank.faults("step")
+    assert kind in {entry[0] for entry in found}
+    assert rank.code == (1 if kind in {"mixed", "host"} else 0), "CUDA refuses some faults, and hides others"
+
+
+def test_a_step_has_few_operations_more_than_a_bare_loop(sim):
+    ours, bare = (sim[1][name][0].operations_per_step for name in ("resnet20", BARE))
+    assert bare > 200
+    assert ours <= 1.04 * bare
