@@ -20,9 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)  ## train on the embedded digits with one rank and with two, evaluate, draw the report
-	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --name demo
+	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --device cpu --name demo
 	$(VENV)/bin/paceline eval runs/demo
-	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --name demo-2-ranks --nproc 2 --profile
+	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --device cpu --name demo-2-ranks --nproc 2 --profile
 	$(VENV)/bin/paceline runs
 	$(VENV)/bin/paceline report demo demo-2-ranks --label "one rank" --label "two ranks" --out runs/demo.html
 	$(VENV)/bin/paceline report demo-2-ranks

@@ -110,3 +110,9 @@ def test_more_ranks_than_gpus_are_refused():
     plan = plan_launch(Config(), Start(), World(), environ)
     assert plan is not None
     assert plan.nproc == 2
+
+
+def test_an_indexed_gpu_is_for_one_rank():
+    with pytest.raises(ConfigError, match="--device cuda:1 is one GPU, but --nproc 2 needs one per rank"):
+        plan_launch(Config(device="cuda:1"), Start(nproc=2), World(), {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert plan_launch(Config(device="cuda:1"), Start(), World(), {"CUDA_VISIBLE_DEVICES": "0,1"}) is None

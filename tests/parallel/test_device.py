@@ -1,11 +1,19 @@
-"""Memory that a step frees is there for the next one: the kernel need not zero it again."""
+"""The device of a rank, and memory that a step frees: the kernel need not zero it again."""
 
 import os
 import platform
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
+import torch
+
+from paceline.core.errors import ConfigError
+from paceline.core.world import World
+from paceline.parallel.detect import visible_devices
+from paceline.parallel.device import choose_device, refuse_unusable_gpus
+from paceline.parallel.nccl import FLIGHT_RECORDER, GRACE, find_shared_gpu, nccl_options
 
 STEPS = """
 import resource, sys, torch
@@ -36,3 +44,54 @@ def test_steps_take_no_new_pages_from_the_system():
     pages = 5 * 12 * 8_000_000 // 4096
     assert held < pages / 20
     assert returned > pages / 2, "the control: steps fault their memory in again and again"
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Let torch find two GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _index: None)
+
+
+@pytest.mark.parametrize(("local_rank", "index"), [(0, 0), (1, 1), (3, 1)])
+def test_a_rank_takes_its_gpu_modulo_the_visible_ones(two_gpus, local_rank, index):
+    world = World(rank=local_rank, size=4, local_rank=local_rank, local_size=4)
+    assert choose_device("cuda", world) == torch.device("cuda", index)
+    assert choose_device("auto", world) == torch.device("cuda", index)
+
+
+def test_one_gpu_for_several_ranks_is_refused(two_gpus):
+    assert choose_device("cuda:1", World()) == torch.device("cuda", 1)
+    with pytest.raises(ConfigError, match="cuda:1 is one GPU, but 2 ranks on this host need one each"):
+        choose_device("cuda:1", World(size=2, local_size=2))
+    with pytest.raises(ConfigError, match="there is no GPU 2"):
+        choose_device("cuda:2", World())
+
+
+def test_ranks_on_the_same_gpu_are_found_by_its_uuid():
+    assert find_shared_gpu([("a", "1"), ("a", "2"), ("b", "1")]) is None
+    assert find_shared_gpu([("a", None), ("a", None)]) is None, "torch does not know: NCCL decides"
+    assert find_shared_gpu([("a", "1"), ("b", "1"), ("b", "1")]) == ([1, 2], "b")
+
+
+def test_gpus_that_torch_cannot_use_are_not_ignored():
+    refuse_unusable_gpus(0)
+    with pytest.raises(ConfigError, match="this host has 8 GPUs, but torch can use none") as caught:
+        refuse_unusable_gpus(8)
+    assert "--device cpu" in str(caught.value.hint)
+
+
+def test_devices_are_chosen_among_the_visible_ones():
+    assert visible_devices((0, 1), {}) == "0,1"
+    assert visible_devices((1,), {"CUDA_VISIBLE_DEVICES": "4,GPU-5a"}) == "GPU-5a"
+    with pytest.raises(ConfigError, match="--devices 2 is not among the GPUs of CUDA_VISIBLE_DEVICES=4,5"):
+        visible_devices((0, 2), {"CUDA_VISIBLE_DEVICES": "4,5"})
+
+
+def test_nccl_times_out_after_the_control_group_and_records_its_collectives():
+    environ = {"TORCH_FR_BUFFER_SIZE": "5"}
+    limit = timedelta(seconds=10)
+    options = nccl_options(torch.device("cuda", 1), limit, environ)
+    assert options == {"timeout": limit + GRACE, "device_id": torch.device("cuda", 1)}
+    assert environ == FLIGHT_RECORDER | {"TORCH_FR_BUFFER_SIZE": "5"}, "what the user has set is kept"

@@ -40,6 +40,7 @@ def sim(tmp_path_factory, worker_id):
     folder.mkdir(exist_ok=True)
     commands = [command for name, case in CASES.items() for command in case.commands(name, folder / "runs")]
     faults = [Case(model=f"{MODELS}:{fault}", steps=2).on_gpu(fault, folder / "runs") for fault in PLANTED]
+    faults.append(Case(world=2, environ={"CUDA_VISIBLE_DEVICES": "2"}).on_gpu("one GPU for two ranks", folder / "runs"))
     commands += [*faults, Command(name=BARE, argv=[BARE, "resnet20"])]
     return folder, shared_results(folder, commands, gpus=3)
 
@@ -85,3 +86,15 @@ def test_a_step_has_few_operations_more_than_a_bare_loop(sim):
     ours, bare = (sim[1][name][0].operations_per_step for name in ("resnet20", BARE))
     assert bare > 200
     assert ours <= 1.04 * bare
+
+
+def test_ranks_that_share_a_gpu_are_refused(sim):
+    for rank in sim[1]["one GPU for two ranks"]:
+        assert rank.code == 2
+        assert "ranks 0,1 use the same GPU" in rank.output
+
+
+def test_nccl_connects_at_once(sim):
+    for rank in sim[1]["ddp"]:
+        assert "init_process_group(nccl) with device_id" in rank.notes()
+        assert rank.notes().count("communicator of 2 ranks") == 1

@@ -18,7 +18,7 @@ from paceline.doctor.findings import findings
 from paceline.launching.child import inherited
 from paceline.launching.launch_plan import LaunchPlan, plan_launch
 from paceline.launching.local import run_ranks
-from paceline.parallel.detect import detect_world
+from paceline.parallel.detect import detect_world, visible_devices
 from paceline.parallel.nodes import join_nodes
 
 EVERYTHING = DoctorOptions()
@@ -49,6 +49,8 @@ def doctor_command(
         File for the results, written by rank 0.
     """
     largest = options.largest_bytes
+    if start.devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_devices(start.devices, os.environ)
     start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(Config(device=options.device), start, world, os.environ)
@@ -73,7 +75,7 @@ def _launch(plan: LaunchPlan, options: DoctorOptions, start: Start) -> int:
         file = Path(folder) / "answer.json"
         args = ["doctor", "--device", options.device, "--largest", options.largest]
         args += ["--runs-dir", str(options.runs_dir), "--timeout", str(start.timeout), "--result-file", str(file)]
-        code = run_ranks(plan, args, inherited(os.environ))
+        code = run_ranks(plan, args, inherited(os.environ))  # with the GPUs that --devices has made visible
         if code or not file.exists():
             return code
         return _print(json.loads(file.read_text(encoding="utf-8")), as_json=options.as_json)

@@ -9,7 +9,7 @@ from paceline.core.config import CHANGEABLE, SETTINGS, Config
 from paceline.core.errors import RunError, flag
 from paceline.core.load import load_config
 from paceline.core.start import Start
-from paceline.parallel.detect import detect_world
+from paceline.parallel.detect import detect_world, visible_devices
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder, find_run
 from paceline.records.reader import is_alive, read_rank
@@ -36,7 +36,7 @@ def train(
     from paceline.engine.rank import run_rank  # noqa: PLC0415 - see above
 
     if start.devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.devices))
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_devices(start.devices, os.environ)
     world = replace(detect_world(os.environ, start), began=began)
     folder = None if resume is None else find_run(Path(resume), config.runs_dir)
     if folder is not None and world.is_lead:

@@ -14,7 +14,7 @@ from paceline.launching.child import inherited
 from paceline.launching.launch_plan import LaunchPlan, plan_launch
 from paceline.launching.local import run_ranks
 from paceline.launching.outcomes import read_result
-from paceline.parallel.detect import detect_world
+from paceline.parallel.detect import detect_world, visible_devices
 from paceline.parallel.nodes import join_nodes
 from paceline.records.entries import RunResult
 
@@ -76,7 +76,7 @@ def launch_ranks(plan: LaunchPlan, config: Config, start: Start, args: Sequence[
     """Resolve the settings once, run the ranks of this node with them, and return their exit code."""
     environ = inherited(os.environ)
     if start.devices:
-        environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.devices))
+        environ["CUDA_VISIBLE_DEVICES"] = visible_devices(start.devices, environ)
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         file = Path(folder) / "settings.toml"
         write_config(config, file)

@@ -147,6 +147,11 @@ def is_this_host(host: str) -> bool:
 
 def _ranks_here(config: Config, start: Start, environ: Mapping[str, str]) -> int:
     """Return the number of ranks of this node: --nproc, else one per GPU, else one."""
+    if ":" in config.device and (start.nproc or 1) > 1:
+        raise ConfigError(
+            f"--device {config.device} is one GPU, but --nproc {start.nproc} needs one per rank",
+            hint="use --device cuda, and --devices to choose GPUs",
+        )
     gpus = 0 if config.device == "cpu" else len(start.devices) or count_gpus(environ)
     if start.nproc is not None and gpus and start.nproc > gpus:
         raise ConfigError(

@@ -263,6 +263,21 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", nodes if first is None else first[0])
 
 
+def visible_devices(devices: Sequence[int], environ: Mapping[str, str]) -> str:
+    """Return CUDA_VISIBLE_DEVICES for --devices: some of the GPUs that are visible already, by their index."""
+    given = environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return ",".join(map(str, devices))
+    names = [name.strip() for name in given.split(",")]
+    missing = next((device for device in devices if device >= len(names)), None)
+    if missing is not None:
+        raise ConfigError(
+            f"--devices {missing} is not among the GPUs of CUDA_VISIBLE_DEVICES={given}",
+            hint=f"use indices from 0 to {len(names) - 1}, or unset CUDA_VISIBLE_DEVICES",
+        )
+    return ",".join(names[device] for device in devices)
+
+
 def count_gpus(environ: Mapping[str, str]) -> int:
     """Return the number of GPUs that torch would see, without importing it."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")

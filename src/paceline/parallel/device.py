@@ -48,6 +48,15 @@ def _choose_gpu(device: torch.device, world: World) -> torch.device:
     return torch.device("cuda", index)
 
 
+def refuse_unusable_gpus(found: int) -> None:
+    """Refuse to train several ranks on the CPU of a host with GPUs: the launcher may have started one per GPU."""
+    if found:
+        raise ConfigError(
+            f"this host has {plural(found, 'GPU')}, but torch can use none",
+            hint="install a CUDA build of torch, and check CUDA_VISIBLE_DEVICES; or use --device cpu",
+        )
+
+
 def gpu_uuid(device: torch.device) -> str | None:
     """Return the identity of a GPU, which does not depend on its index; None for a CPU, or if torch does not know."""
     if device.type != "cuda":

@@ -16,8 +16,10 @@ from paceline.core.messages import say_if_slow
 from paceline.core.stopping import wait_interruptibly
 from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.parallel.device import choose_device, cores, hold_memory, set_threads
+from paceline.parallel.detect import count_gpus
+from paceline.parallel.device import choose_device, cores, hold_memory, refuse_unusable_gpus, set_threads
 from paceline.parallel.lost_ranks import loss_explained
+from paceline.parallel.nccl import nccl_options, refuse_shared_gpus, torchrun_store
 from paceline.parallel.network import choose_interface
 from paceline.parallel.rendezvous import open_store, remove_rendezvous_files
 
@@ -158,6 +160,8 @@ def joined(
     """
     hold_memory()
     chosen = choose_device(device, world)
+    if device == "auto" and chosen.type == "cpu" and world.local_size > 1:
+        refuse_unusable_gpus(count_gpus(os.environ))
     choose_interface(world, os.environ)
     with join(world, chosen, timeout=timeout, asked=asked) as team:
         set_threads(threads, num_sharing=team.num_sharing)
@@ -203,8 +207,13 @@ def _connect(world: World, device: torch.device, backend: str, timeout: float) -
     limit = timedelta(seconds=timeout)
     store = open_store(world, timeout)
     try:
-        dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=limit,
-                                init_method="env://" if store is None else None)  # fmt: skip
+        options: dict[str, Any] = {"timeout": limit}
+        if backend == "nccl":
+            store = torchrun_store(world, limit) if store is None else store
+            refuse_shared_gpus(store, world, device)
+            options = nccl_options(device, limit, os.environ)
+        dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size,
+                                init_method="env://" if store is None else None, **options)  # fmt: skip
         control: Any = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as cause:
         problem = str(cause).splitlines()[0]
