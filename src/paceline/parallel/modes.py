@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, ModelError
 from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.batchnorm import synchronise_batch_norm
+from paceline.parallel.data_parallel import data_parallel
 from paceline.parallel.ddp_hooks import BucketTimer, comm_hook
 from paceline.parallel.team import Team
 from paceline.parallel.threads import ThreadedParallel
@@ -96,7 +97,7 @@ def wrap_model(
         return _distributed(called, config, team, timer)
     if choice.mode == "dp" and choice.devices > 1:
         if team.device.type == "cuda":
-            return DataParallel(called, device_ids=list(range(choice.devices)))
+            return data_parallel(called, config, team.device, choice.devices)
         return ThreadedParallel(called, choice.devices)
     return called
 
