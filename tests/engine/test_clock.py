@@ -15,6 +15,7 @@ class FakeDevice:
     def __init__(self):
         self.host = 0.0
         self.free_at = 0.0
+        self.is_stuck = False
 
     def work(self, seconds):
         self.free_at = max(self.free_at, self.host) + seconds
@@ -26,8 +27,11 @@ class FakeDevice:
             def record(self):
                 self.at = max(device.free_at, device.host)
 
-            def synchronize(self):
+            def query(self):
+                if device.is_stuck:
+                    return False
                 device.host = max(device.host, self.at)
+                return True
 
             def elapsed_time(self, later):
                 return 1e3 * (later.at - self.at)
@@ -112,3 +116,12 @@ def test_a_lone_rank_waits_for_no_gradients():
     assert clock.totals()[GRAD_SYNC] == 0
     assert clock.totals()[BACKWARD] > 0
     assert clock.take_waits() == [0.0]
+
+
+def test_a_device_that_never_finishes_is_given_up():
+    device = FakeDevice()
+    clock = DeviceClock(device.event, timeout=0.01)
+    clock.end_phase(FORWARD)
+    device.is_stuck = True
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.01 s"):
+        clock.totals()

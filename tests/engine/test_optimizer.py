@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from paceline.core.config import Config
-from paceline.engine.optimizer import Ema, parameter_groups
+from paceline.engine.optimizer import Ema, build_optimizer, parameter_groups
 
 
 def test_norms_and_biases_can_be_left_out_of_weight_decay():
@@ -26,3 +26,10 @@ def test_the_average_follows_the_weights_and_copies_counters():
     ema.update(step=100)
     torch.testing.assert_close(mine["0.weight"], start + 0.5)
     assert int(mine["1.num_batches_tracked"]) == 3
+
+
+def test_parameters_without_a_fused_kernel_leave_the_choice_to_torch():
+    """fused=False would also rule out the foreach kernels."""
+    optimizer = build_optimizer(Config(), nn.Linear(2, 2).bfloat16())
+    assert [optimizer.defaults[name] for name in ("fused", "foreach")] == [None, None]
+    assert build_optimizer(Config(), nn.Linear(2, 2)).defaults["fused"] is True

@@ -98,3 +98,11 @@ def test_nccl_connects_at_once(sim):
     for rank in sim[1]["ddp"]:
         assert "init_process_group(nccl) with device_id" in rank.notes()
         assert rank.notes().count("communicator of 2 ranks") == 1
+
+
+def test_an_evaluation_and_an_interval_wait_for_the_device_only_when_they_read(sim):
+    (rank,) = sim[1]["evaluate and save every two steps"]
+    reads = [entry[2:] for entry in rank.faults("evaluate")]
+    assert [line.partition(":")[0] for _, line, _ in reads] == ["engine/evaluate.py"]
+    assert reads[0][2] == rank.calls["evaluate"] == 3
+    assert sum(number for *_, number in rank.faults("after step")) <= 2 * 2, "losses and counts, every two steps"

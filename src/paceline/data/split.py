@@ -26,6 +26,15 @@ class Batch(NamedTuple):
         targets = None if self.targets is None else _aligned(self.targets)
         return Batch(_aligned(self.images), self.labels, targets)
 
+    def to(self, device: torch.device, memory_format: torch.memory_format) -> "Batch":
+        """Return the batch on a device; the copy runs in the background if the batch is in page-locked memory.
+
+        The layout changes on the device: on the host it would go through pageable memory, for which the host waits.
+        """
+        targets = None if self.targets is None else self.targets.to(device, non_blocking=True)
+        images = self.images.to(device, non_blocking=True).to(memory_format=memory_format)
+        return Batch(images, self.labels.to(device, non_blocking=True), targets)
+
     def pin_memory(self) -> "Batch":
         """Return the batch in page-locked memory, from which a GPU copies while it computes."""
         targets = None if self.targets is None else self.targets.pin_memory()

@@ -1,5 +1,6 @@
 """Timing a rank by phase. A phase ends by reading the clock on a CPU, by recording an event on a GPU."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from paceline.records.phases import CLOCK_PHASES, GRAD_SYNC_PHASE, PHASES
 
 DATA, COPY, FORWARD, BACKWARD, GRAD_SYNC, UPDATE, START, EVALUATE, SAVE, RECORD = range(len(CLOCK_PHASES))
 """Indices of `records.phases.CLOCK_PHASES`."""
+SECONDS_BETWEEN_QUERIES = 2e-4
 NEXT = {
     DATA: PHASES["forward"].text,
     COPY: PHASES["forward"].text,
@@ -99,8 +101,11 @@ class DeviceClock(Clock):
         *,
         age: float = 0.0,
         alone: bool = False,
+        timeout: float = math.inf,
     ) -> None:
+        """`timeout` limits the wait for the device, in seconds."""
         super().__init__(age=age, alone=alone)
+        self._timeout = timeout
         self._count(START, age)
         self._new_event = new_event
         self._spare: list[Any] = []
@@ -116,7 +121,7 @@ class DeviceClock(Clock):
     def totals(self) -> list[float]:
         """Wait for the device, and return the seconds of each phase so far."""
         if self._pending:
-            self._pending[-1][1].synchronize()
+            self._wait(self._pending[-1][1])
         for phase, event in self._pending:
             self._count(phase, self._anchor.elapsed_time(event) / 1e3)
             self._spare.append(self._anchor)
@@ -129,6 +134,14 @@ class DeviceClock(Clock):
         self.totals()
         return super().take_waits()
 
+    def _wait(self, event: Any) -> None:
+        """Wait for an event by polling: a rank inside CUDA's own wait would notice neither signals nor lost ranks."""
+        deadline = time.monotonic() + self._timeout
+        while not event.query():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"timed out after {self._timeout:g} s in which the device did not finish")
+            time.sleep(SECONDS_BETWEEN_QUERIES)
+
     def _recorded(self) -> Any:
         event = self._spare.pop() if self._spare else self._new_event()
         event.record()
@@ -139,4 +152,6 @@ def clock_for(team: Team, *, began: float | None) -> Clock:
     """Return the clock of a rank; it starts at `began`, in seconds since 1970, or now."""
     age = 0.0 if began is None else max(0.0, time.time() - began)
     alone = team.world.size == 1
-    return DeviceClock(age=age, alone=alone) if team.device.type == "cuda" else Clock(age=age, alone=alone)
+    if team.device.type != "cuda":
+        return Clock(age=age, alone=alone)
+    return DeviceClock(age=age, alone=alone, timeout=team.timeout)

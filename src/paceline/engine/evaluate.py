@@ -57,27 +57,33 @@ def evaluate(job: Job, team: Team, split: Split, scored: Ids | None = None) -> S
     batches = load_batches(
         split, [(block, None) for block in ids], workers=job.config.workers, pin=job.device.type == "cuda"
     )
-    scores = []
+    sums = []
     was_training = job.evaluated.training
     job.evaluated.eval()
     before = Snapshot(job.evaluated)
     for block, batch in zip(mine + extra, map(Batch.aligned, batches), strict=True):
         before.restore()  # a block must not depend on those that this rank has seen
         seed_generators(mix(job.config.seed, block), job.device)
-        images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
+        images, labels, _ = batch.to(job.device, job.memory_format)
         with job.autocast():
-            scores.append(_score(job.evaluated, images, batch.labels.to(job.device)))
+            sums.append(_sums(job.evaluated, images, labels))
     before.restore()
     job.evaluated.train(was_training)
-    by_rank = team.gather(sum(scores[: len(mine)], start=Score()))
-    return sum(by_rank, start=Score())
+    return sum(team.gather(_score(sums[: len(mine)], sum(map(len, ids[: len(mine)])))), start=Score())
 
 
-def _score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Score:
+def _sums(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss and the correct predictions of a block, summed on the device: it need not wait for each block."""
     logits = model(images).float()
-    loss_sum = functional.cross_entropy(logits, labels, reduction="none").double().sum().item()
-    correct1, correct5 = count_correct(logits, labels)
-    return Score.of(loss_sum, correct1=correct1, correct5=correct5, samples=len(labels))
+    loss_sum = functional.cross_entropy(logits, labels, reduction="none").double().sum()
+    return torch.stack([loss_sum, *count_correct(logits, labels)])
+
+
+def _score(sums: list[torch.Tensor], num_samples: int) -> Score:
+    """Read the sums of all blocks at once, and return their total."""
+    read = torch.stack(sums).tolist() if sums else []
+    scores = [Score.of(loss, correct1=int(correct1), correct5=int(correct5)) for loss, correct1, correct5 in read]
+    return sum(scores, start=Score(samples=num_samples))
 
 
 def score_checkpoint(

@@ -172,10 +172,9 @@ class Training:
 
     def backward(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Add the gradient of a micro-batch, and return its mean loss, its predictions and its labels."""
-        job, clock, batch = self.job, self.clock, micro_batch.batch.aligned()
-        images = batch.images.to(job.device, memory_format=job.memory_format, non_blocking=True)
-        labels = batch.labels.to(job.device, non_blocking=True)
-        targets = labels if batch.targets is None else batch.targets.to(job.device, non_blocking=True)
+        job, clock = self.job, self.clock
+        images, labels, mixed = micro_batch.batch.aligned().to(job.device, job.memory_format)
+        targets = labels if mixed is None else mixed
         clock.end_phase(COPY)
         counts = micro_batch.weight or job.reducer is not None  # the reducer resets the state of the model itself
         with job.autocast(), contextlib.nullcontext() if counts else without_statistics(job.model):

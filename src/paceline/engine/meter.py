@@ -45,20 +45,28 @@ class Meter:
     def _fold(self) -> None:
         if not self._losses:
             return
-        losses = sum((Score.of(float(loss) * size) for loss, size in self._losses), start=Score())
+        values = _read([loss for loss, _ in self._losses])
+        losses = (Score.of(loss * size) for loss, (_, size) in zip(values, self._losses, strict=True))
         logits = torch.cat([logits for logits, _ in self._predictions])
         labels = torch.cat([labels for _, labels in self._predictions])
-        correct1, correct5 = count_correct(logits, labels)
-        self._folded += losses + Score(correct1=correct1, correct5=correct5, samples=len(labels))
+        correct1, correct5 = torch.stack(count_correct(logits, labels)).tolist()
+        self._folded += sum(losses, start=Score(correct1=correct1, correct5=correct5, samples=len(labels)))
         self._losses.clear()
         self._predictions.clear()
         self._num_pending = 0
 
 
-def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> tuple[int, int]:
-    """Return the number of correct top-1 and top-5 predictions."""
+def _read(losses: list[float | torch.Tensor]) -> list[float]:
+    """Return losses as numbers; those of a device are read together, because each read waits for it."""
+    tensors = [loss for loss in losses if isinstance(loss, torch.Tensor)]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [next(numbers) if isinstance(loss, torch.Tensor) else loss for loss in losses]
+
+
+def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the number of correct top-1 and top-5 predictions, on the device of the predictions."""
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-    return int(ranked[:, 0].sum()), int(ranked.sum())
+    return ranked[:, 0].sum(), ranked.sum()
 
 
 def diverged(loss: float) -> DivergedError:

@@ -18,7 +18,8 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     lr = config.base_lr
     # The rounding of fused kernels depends on where a tensor is cut into shards.
     fused = config.exact == "order" and all(has_fused_kernel(parameter) for parameter in model.parameters())
-    how: dict[str, Any] = {"fused": fused, "foreach": config.exact == "bitwise"}
+    # None, not False, which would also turn off foreach: a GPU would update parameters one by one.
+    how: dict[str, Any] = {"fused": fused or None, "foreach": True if config.exact == "bitwise" else None}
     if config.optimizer == "sgd":
         sgd = torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=config.momentum > 0, **how)
         if fused and config.momentum > 0:
@@ -94,9 +95,9 @@ class Ema:
         buffers = self._buffers()
         pairs = self._averaged + [pair for pair in buffers if pair[0].is_floating_point()]
         torch._foreach_lerp_([mine for mine, _ in pairs], [theirs for _, theirs in pairs], 1 - decay)
-        for mine, theirs in buffers:
-            if not mine.is_floating_point():
-                mine.copy_(theirs)
+        copied = [pair for pair in buffers if not pair[0].is_floating_point()]
+        if copied:
+            torch._foreach_copy_([mine for mine, _ in copied], [theirs for _, theirs in copied])
 
     def _buffers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the buffers of both models; a forward pass may have replaced one, or given it its first value."""

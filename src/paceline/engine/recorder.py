@@ -79,8 +79,9 @@ class Recorder:
 
         All ranks see a non-finite loss of any rank here, so that they stop together.
         """
+        own_times = self._timings.take()  # waits for a device in a way that signals and time limits can end
         own, self._own = self._own + self.meter.take(), Score()
-        scores, times = zip(*self._team.gather((own, self._timings.take())), strict=True)
+        scores, times = zip(*self._team.gather((own, own_times)), strict=True)
         self._timings.add(times)
         total = sum(scores, start=Score())
         if not math.isfinite(total.loss_sum):
