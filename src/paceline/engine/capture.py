@@ -18,7 +18,7 @@ CHUNK = 16 << 20
 
 
 def capture_model(model: nn.Module) -> dict[str, Tensor]:
-    """Return the full weights and buffers, gathered from shards. Collective if there are shards."""
+    """Return the full weights and buffers, gathered from shards by the lead. Collective if there are shards."""
     return {name: _whole(tensor) for name, tensor in model.state_dict().items()}
 
 
@@ -140,7 +140,10 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    """Return the full tensor of a shard: on the lead in main memory, elsewhere its shape, so that no GPU holds all."""
+    if not isinstance(value, DTensor):
+        return value
+    return value.full_tensor().to("cpu" if value.device_mesh.get_rank() == 0 else "meta")
 
 
 def _received(value: Any, parameter: Tensor, receiver: Receiver) -> Any:
