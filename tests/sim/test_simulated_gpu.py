@@ -40,6 +40,7 @@ def sim(tmp_path_factory, worker_id):
     folder.mkdir(exist_ok=True)
     commands = [command for name, case in CASES.items() for command in case.commands(name, folder / "runs")]
     faults = [Case(model=f"{MODELS}:{fault}", steps=2).on_gpu(fault, folder / "runs") for fault in PLANTED]
+    faults.append(Case(model=f"{MODELS}:out_of_memory").on_gpu("out of memory", folder / "runs"))
     faults.append(Case(world=2, environ={"CUDA_VISIBLE_DEVICES": "2"}).on_gpu("one GPU for two ranks", folder / "runs"))
     commands += [*faults, Command(name=BARE, argv=[BARE, "resnet20"])]
     return folder, shared_results(folder, commands, gpus=3)
@@ -105,4 +106,21 @@ def test_an_evaluation_and_an_interval_wait_for_the_device_only_when_they_read(s
     reads = [entry[2:] for entry in rank.faults("evaluate")]
     assert [line.partition(":")[0] for _, line, _ in reads] == ["engine/evaluate.py"]
     assert reads[0][2] == rank.calls["evaluate"] == 3
-    assert sum(number for *_, number in rank.faults("after step")) <= 2 * 2, "losses and counts, every two steps"
+    assert {(text, line.partition(":")[0]) for _, _, text, line, _ in rank.faults("after step")} == {
+        ("tolist", "engine/meter.py")
+    }
+
+
+def test_out_of_memory_names_the_setting_to_change(sim):
+    (rank,) = sim[1]["out of memory"]
+    assert rank.code == 2
+    assert "the GPU ran out of memory with 64 samples per micro-batch: Tried to allocate 2.00 GiB" in rank.output
+    assert "hint: use --accumulate 2 or --precision bf16 or more GPUs" in rank.output
+
+
+def test_the_header_and_the_environment_describe_the_gpu(sim):
+    folder, results = sim
+    assert "fp32, channels-last, TF32, cuDNN benchmark on" in results["single"][0].output
+    assert "no TF32, cuDNN benchmark off" in results["bitwise"][0].output
+    (environment,) = json.loads((folder / "runs" / "single" / "001" / "environment.json").read_text())
+    assert environment["gpu"].keys() == {"device", "CUDA", "cuDNN", "NCCL", "TF32"}

@@ -33,6 +33,8 @@ def train(
     began = time.time() if began is None else began
     # before importing torch, which warns about host names that it cannot resolve
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if config.exact == "bitwise":  # cuBLAS reads it when it is first used
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from paceline.engine.rank import run_rank  # noqa: PLC0415 - see above
 
     if start.devices:

@@ -1,5 +1,6 @@
 """The header of a run: device, world, data, batch plan, learning rate, model."""
 
+import os
 from collections.abc import Iterator
 
 import torch
@@ -9,7 +10,8 @@ from paceline.engine.evaluate import scored_ids
 from paceline.engine.job import Job
 from paceline.models.summary import num_parameters
 from paceline.parallel.batchnorm import has_batch_norm
-from paceline.parallel.device import describe_device, describe_threads, has_fast_bf16
+from paceline.parallel.detect import count_gpus
+from paceline.parallel.device import describe_device, describe_kernels, describe_threads, has_fast_bf16
 from paceline.parallel.team import Team
 from paceline.records.environment import cpu_name
 from paceline.records.folder import RunFolder
@@ -22,8 +24,9 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     config, shape = job.config, "×".join(map(str, job.splits.image_shape))
     threads = describe_threads(team.num_sharing)
     layout = ", channels-last" if job.memory_format is torch.channels_last else ""
+    kernels = describe_kernels(team.device)
     yield f"run      {folder.path}"
-    yield f"device   {describe_device(team.device, cpu_name())}, {threads}, {config.precision}{layout}"
+    yield f"device   {describe_device(team.device, cpu_name())}, {threads}, {config.precision}{layout}{kernels}"
     yield f"world    {_world(team)}, mode {job.choice}"
     yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
     yield f"batch    {job.plan}"
@@ -68,6 +71,9 @@ def warnings(job: Job) -> Iterator[str]:
             f"{job.device} has no bf16 instructions, so --precision bf16 is emulated and about 12× slower than fp32; "
             "use --precision fp32"
         )
+    unusable = count_gpus(os.environ) if job.config.device == "auto" and job.device.type == "cpu" else 0
+    if unusable:
+        yield f"this host has {plural(unusable, 'GPU')}, but torch can use none; install a CUDA build of torch"
     if job.config.precision == "fp16" and job.device.type == "cpu":
         yield "--precision fp16 is slow on a CPU; use --precision fp32"
     shards, batch = job.plan.shards, job.plan.global_batch

@@ -32,10 +32,11 @@ def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Mo
     """Build the model with weights from the seed, check that it fits the data, and move it to its device."""
     seed_generators(mix(config.seed, INITIAL_WEIGHTS), device)
     model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
-    check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
     if isinstance(model, Preparable):  # replaced by a checkpoint that is restored later
         model.prepare(first_look(splits.train))
-    return model.to(device).to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
+    model.to(device)  # some models compute on a GPU only
+    check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
+    return model.to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
 
 
 def first_look(train: Split) -> torch.Tensor:

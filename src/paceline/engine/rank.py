@@ -26,7 +26,7 @@ from paceline.engine.progress import Progress
 from paceline.engine.run import Run
 from paceline.models.summary import layer_table
 from paceline.parallel.amx import limit_isa
-from paceline.parallel.device import describe_device
+from paceline.parallel.device import choose_kernels, describe_device, gpu_versions
 from paceline.parallel.exact.determinism import deterministic_only, fingerprint, refuse_other_bits
 from paceline.parallel.lost_ranks import lost_rank_named
 from paceline.parallel.team import Team, joined
@@ -103,6 +103,7 @@ class Startup:
     def agree(self) -> None:
         """Refuse ranks with different settings, and CPUs that do not support them. Collective."""
         self.team.agree(shared_facts(self.config))
+        choose_kernels(self.team.device, bitwise=self.config.exact == "bitwise")
         if self.config.precision == "bf16":
             note = limit_isa(self.team, os.environ)
             self.notes += [] if note is None else [Note(text=note, level="warning")]
@@ -215,6 +216,7 @@ def open_run_folder(job: Job, resume: RunFolder | None, world: World, launches: 
     """Create or reopen the run folder; write settings, environment and model. Only the lead calls it."""
     folder = create_run(job.config) if resume is None else resume
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
+    environment |= {"gpu": gpu_versions(job.device)} if job.device.type == "cuda" else {}
     environment |= {"launches": sorted(launches), "launcher": world.launcher}
     environment |= {"world_size": world.size, "num_devices": job.num_devices, "mode": str(job.choice)}
     environment |= {"train_samples": job.plan.num_samples}

@@ -19,6 +19,7 @@ from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.job import Job
 from paceline.engine.loop import Training
 from paceline.engine.optimizer import unused_parameters
+from paceline.engine.out_of_memory import memory_explained
 from paceline.engine.progress import Progress
 from paceline.engine.recorder import MOST_NAMES, Recorder
 from paceline.models.summary import layer_table
@@ -78,7 +79,8 @@ class Run:
         self.heartbeat.note(State.TRAINING)
         self.clock.end_phase(START)
         try:
-            return training.run(stop, save=self.save, check=self.check_replicas)
+            with memory_explained(self.job):
+                return training.run(stop, save=self.save, check=self.check_replicas)
         except DivergedError as problem:
             raise self.located(problem) from problem
         finally:

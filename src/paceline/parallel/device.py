@@ -107,9 +107,34 @@ def gpu_facts(device: torch.device) -> dict[str, str]:
     major, minor = torch.cuda.get_device_capability(device)
     return {
         "device": f"{torch.cuda.get_device_name(device)}, capability {major}.{minor}",
-        "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),
+        "CUDA": str(torch.version.cuda),
+        "cuDNN": str(torch.backends.cudnn.version()),
+        "TF32": str(torch.backends.cuda.matmul.allow_tf32),
     }
+
+
+def gpu_versions(device: torch.device) -> dict[str, str]:
+    """Return what the speed and the result of a GPU depend on, for environment.json."""
+    return gpu_facts(device) | {"NCCL": ".".join(map(str, torch.cuda.nccl.version()))}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def choose_kernels(device: torch.device, *, bitwise: bool) -> None:
+    """Choose the kernels of a GPU. For speed, cuDNN tries its algorithms, and products of fp32 matrices use TF32.
+
+    Torch's default is TF32 in convolutions and full fp32 in other products, which is neither fast nor exact. With
+    --exact bitwise the choice must not depend on measured times, and fp32 is fp32.
+    """
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = not bitwise
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not bitwise
+
+
+def describe_kernels(device: torch.device) -> str:
+    """Return the choice of kernels for the header: ", TF32, cuDNN benchmark"; empty for a CPU."""
+    if device.type != "cuda":
+        return ""
+    tf32 = "TF32" if torch.backends.cuda.matmul.allow_tf32 else "no TF32"
+    return f", {tf32}, cuDNN benchmark {'on' if torch.backends.cudnn.benchmark else 'off'}"
 
 
 def has_fast_bf16(device: torch.device) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 PACKAGES = ("paceline", "torch", "numpy", "timm", "torchvision")
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NTASKS",
-    "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "ONEDNN_MAX_CPU_ISA",
+    "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "ONEDNN_MAX_CPU_ISA", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 VECTORS = ("avx", "amx", "fma", "f16c", "asimd", "sve", "sme")
 """Prefixes of the CPU flags that libraries choose kernels by."""

@@ -63,7 +63,7 @@ def test_gpus_of_one_model_have_the_same_fingerprint(monkeypatch):
     first, second, other = (fingerprint(Config(exact="bitwise"), torch.device("cuda", index)) for index in range(3))
     assert first == second
     assert first["device"] == "A100, capability 8.0"
-    assert {"cuda", "cudnn", "torch"} <= first.keys()
+    assert {"CUDA", "cuDNN", "TF32", "torch"} <= first.keys()
     assert not {"threads", "instructions"} & first.keys(), "the CPU does not change the bits of a GPU"
     with pytest.raises(RunError, match=r"device was A100, capability 8\.0 when saved and is H100"):
         refuse_other_bits(first, other)
