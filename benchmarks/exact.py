@@ -173,7 +173,7 @@ def ranks(work: Work, start: Starter, init_method: str) -> Answer:
     if not found:
         raise SystemExit(f"rank 0 gave no answer\n{out}\n{errors}")
     answer = json.loads(found[0])
-    return Answer(outcomes=[Outcome(**outcome) for outcome in answer["outcomes"]], sent=answer["sent"])
+    return Answer(outcomes=[Outcome(**outcome | {"cpu": None}) for outcome in answer["outcomes"]], sent=answer["sent"])
 
 
 def here(_rank: int, command: list[str]) -> "subprocess.Popen[str]":

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +15,8 @@ class Outcome:
     ratio: float
     low: float
     high: float
+    cpu: "Outcome | None" = None
+    """The same of the CPU time of this process, which other processes affect less; None if a variant has others."""
 
 
 def take_turns(variants: Mapping[str, Callable[[], float | None]], *, rounds: int) -> list[Outcome]:
@@ -23,14 +25,22 @@ def take_turns(variants: Mapping[str, Callable[[], float | None]], *, rounds: in
     The first variant is the baseline. Ratios are taken within a round, in which the machine hardly changes its speed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
+    cpu: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(rounds + 1):
         for name, variant in variants.items():
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             own = variant()
             if round_number:
                 seconds[name].append(time.perf_counter() - start if own is None else own)
-    baseline = next(iter(seconds.values()))
-    return [ratios_of(name, values, baseline) for name, values in seconds.items()]
+                cpu[name] += [time.process_time() - cpu_start] if own is None else []
+    first = next(iter(seconds))
+    return [
+        replace(
+            ratios_of(name, values, seconds[first]),
+            cpu=ratios_of(name, cpu[name], cpu[first]) if cpu[name] and cpu[first] else None,
+        )
+        for name, values in seconds.items()
+    ]
 
 
 def ratios_of(name: str, values: Sequence[float], baseline: Sequence[float]) -> Outcome:
@@ -51,9 +61,13 @@ def show(title: str, outcomes: list[Outcome], *, per: float, unit: str) -> None:
     print(f"\n{title}")
     width = max(len(outcome.name) for outcome in outcomes)
     for outcome in outcomes:
-        more, low, high = (100 * (ratio - 1) for ratio in (outcome.ratio, outcome.low, outcome.high))
-        middle = f"(middle half {low:+.1f} … {high:+.1f}%)"
-        print(f"  {outcome.name:<{width}}  {outcome.median / per:9.1f} {unit}  {more:+6.1f}%  {middle}")
+        more, middle = 100 * (outcome.ratio - 1), f"(middle half {_middle(outcome)[1:]}"
+        cpu = "" if outcome.cpu is None else f"  CPU time {100 * (outcome.cpu.ratio - 1):+6.1f}% {_middle(outcome.cpu)}"
+        print(f"  {outcome.name:<{width}}  {outcome.median / per:9.1f} {unit}  {more:+6.1f}%  {middle}{cpu}")
+
+
+def _middle(outcome: Outcome) -> str:
+    return f"({100 * (outcome.low - 1):+.1f} … {100 * (outcome.high - 1):+.1f}%)"
 
 
 def show_rates(title: str, outcomes: list[Outcome]) -> None:
