@@ -1,0 +1,83 @@
+"""The private names of torch that Paceline uses: each is listed here, and exists in the torch that is installed."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "paceline"
+PRIVATE = {
+    "torch._C._distributed_c10d.GradBucket",
+    "torch._foreach_add_",
+    "torch._foreach_copy_",
+    "torch._foreach_lerp_",
+    "torch._ops.OpOverload",
+    "torch.autograd.Variable._execution_engine",
+    "torch.nn.modules.batchnorm._BatchNorm",
+    "torch.nn.modules.batchnorm._NormBase",
+    "torch.utils._python_dispatch.TorchDispatchMode",
+}
+"""Torch may change them in any version: whoever adds one looks for a public name first."""
+
+
+def dotted(node: ast.AST) -> str:
+    """Return the dotted name of an expression; empty if it is none."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return ""
+
+
+def names_used(tree: ast.AST) -> Iterator[str]:
+    """Yield the full names from torch that a module uses, as it imports or accesses them."""
+    known = {"torch": "torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            for alias in node.names:
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, _, rest = dotted(node).partition(".")
+            if first in known and rest:
+                yield f"{known[first]}.{rest}"
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def shortest(names: set[str]) -> set[str]:
+    """Return the names without those that extend another: a method of a private object is not another name."""
+    return {name for name in names if not any(name.startswith(f"{other}.") for other in names)}
+
+
+def private_names() -> set[str]:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))]
+    return shortest({name for tree in trees for name in names_used(tree) if is_private(name)})
+
+
+def exists(name: str) -> bool:
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_every_private_name_of_torch_is_listed():
+    assert private_names() == PRIVATE
+
+
+def test_every_listed_name_exists_in_this_torch():
+    assert [name for name in sorted(PRIVATE) if not exists(name)] == []
+    assert not exists("torch._no_such_name"), "the control"
