@@ -18,8 +18,9 @@ from paceline.doctor.findings import findings
 from paceline.launching.child import inherited
 from paceline.launching.launch_plan import LaunchPlan, plan_launch
 from paceline.launching.local import run_ranks
-from paceline.parallel.detect import detect_world, visible_devices
+from paceline.parallel.detect import count_gpus, detect_world, visible_devices
 from paceline.parallel.nodes import join_nodes
+from paceline.verify.gpu_acceptance import Acceptance, outcome_line, refuse_too_few
 
 EVERYTHING = DoctorOptions()
 
@@ -41,6 +42,8 @@ def doctor_command(
 
       paceline doctor --nproc 2
 
+      paceline doctor --gpu                       acceptance of a machine with two GPUs or more
+
       paceline doctor --nnodes 2 --node-rank 0 --rendezvous node0:29400      on node0; --node-rank 1 on the other
 
     Parameters
@@ -51,6 +54,8 @@ def doctor_command(
     largest = options.largest_bytes
     if start.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_devices(start.devices, os.environ)
+    if options.gpu:
+        return _accept_gpus(options)
     start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(Config(device=options.device), start, world, os.environ)
@@ -79,6 +84,19 @@ def _launch(plan: LaunchPlan, options: DoctorOptions, start: Start) -> int:
         if code or not file.exists():
             return code
         return _print(json.loads(file.read_text(encoding="utf-8")), as_json=options.as_json)
+
+
+def _accept_gpus(options: DoctorOptions) -> int:
+    """Check every mode on the GPUs of this machine."""
+    refuse_too_few(count_gpus(os.environ))
+    device = "cuda" if options.device == "auto" else options.device
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        names = [name for name in options.only.split(",") if name]
+        problems = 0
+        for outcome in Acceptance(Path(folder), os.environ, device).run(names):
+            print(outcome_line(outcome), flush=True)
+            problems += outcome.problem is not None
+    return ExitCode.FAILED if problems else ExitCode.FINISHED
 
 
 def _print(answer: dict[str, Any], *, as_json: bool) -> int:

@@ -24,6 +24,10 @@ class DoctorOptions:
     """Device: auto, cpu or cuda."""
     largest: Annotated[str, Parameter(group=CHECKS)] = "64MiB"
     """Size of the largest all-reduce of the sweep, which starts at 1 KiB."""
+    gpu: Annotated[bool, Parameter(group=CHECKS, negative="")] = False
+    """Train a few steps in every mode on two GPUs, with a killed and a hanging rank, and print a table."""
+    only: Annotated[str, Parameter(group=CHECKS)] = ""
+    """With --gpu: the checks to run, as in --only ddp,bitwise. Default: all."""
     as_json: Annotated[bool, Parameter(name="--json", group=CHECKS, negative="")] = False
     """Print one JSON object."""
 
