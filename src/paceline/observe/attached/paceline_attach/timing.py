@@ -20,15 +20,18 @@ class Timing(Listener):
 
     def __init__(self) -> None:
         self._clock: Clock | None = None
-        self._pid = 0
         self._interval = _Interval()
         self._computed = False
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Start again in a forked process."""
+        self._clock = None
 
     @property
     def clock(self) -> Clock:
-        """The clock, which a forked process starts again."""
-        if self._clock is None or self._pid != os.getpid():
-            self._pid = os.getpid()
+        """The clock of this process."""
+        if self._clock is None:
             self._clock = Clock(max(0.0, time.time() - journal.born()))
             self._interval = _Interval()
         return self._clock
@@ -136,7 +139,7 @@ class Timing(Listener):
 
     def exiting(self) -> None:
         """Write what is left."""
-        if self._clock is None or self._pid != os.getpid() or not progress.steps:
+        if self._clock is None or not progress.steps:
             return
         if self._interval.waits:
             self._interval.write(self.clock, progress.steps)
