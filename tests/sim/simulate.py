@@ -14,7 +14,7 @@ from paceline.parallel.amx import LIMIT, WITHOUT_AMX
 from tests.sim.entries import FAULTS
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 200
+SECONDS = 280
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,7 +31,7 @@ def run_command(command: dict[str, Any], rank: int, folder: Path) -> dict[str, A
     if command["world"] > 1:
         place = f"file://{folder / command['name']}.rendezvous"
         argv += ["--rank", str(rank), "--world-size", str(command["world"]), "--local-rank", str(rank)]
-        argv += ["--init-method", place, "--timeout", "30"]
+        argv += ["--init-method", place, "--timeout", "120"]
     elif command["argv"][0] == "train":
         argv += ["--nproc", "1"]  # not one rank per visible device
     output = io.StringIO()
