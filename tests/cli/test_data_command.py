@@ -145,14 +145,14 @@ def test_unreadable_images_are_named_counted_and_summed_up(train, pictures):
     assert refused.hint.endswith("--bad-images skip")
     answer = train(*words, "--bad-images=skip", "--workers=1")
     assert answer.code == 0
-    lines = Path("runs/demo/002/log.txt").read_text().splitlines()
+    lines = Path("runs/demo/001/log.txt").read_text().splitlines()
     told = [line for line in lines if "using others of the same class instead" in line]
     assert len(told) == 1  # once, though both epochs meet them
     assert told[0].startswith("warning: 2 images could not be decoded")
     assert "pictures/train/cat/0.jpeg, pictures/train/cat/3.jpeg" in told[0]
     assert sum("|  2 images unreadable" in line for line in lines) == 2
     assert "warning: 2 images of this data set could not be decoded" in lines
-    records = [json.loads(line) for line in Path("runs/demo/002/metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in Path("runs/demo/001/metrics.jsonl").read_text().splitlines()]
     assert [record["num_unreadable"] for record in records if record["kind"] == "epoch"] == [2, 2]
 
 

@@ -158,10 +158,7 @@ class Job:
             "optimizer": capture_optimizer(self.optimizer, self.model),
             "scaler": self.scaler.state_dict(),
             "ema": None if self.ema is None else capture_model(self.ema.model),
-            "buffers": {
-                "model": capture_other_buffers(self.model),
-                "ema": None if self.ema is None else capture_other_buffers(self.ema.model),
-            },
+            "buffers": self._other_buffers() or None,
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
             "code": self.code,
@@ -169,6 +166,12 @@ class Job:
             "fingerprint": None if self.reducer is None else fingerprint(self.config, self.device),
             "magnitudes": None if self.reducer is None else self.reducer.capture(),
         }
+
+    def _other_buffers(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the buffers that the state dicts of the model and its average leave out."""
+        models = {"model": self.model} | ({} if self.ema is None else {"ema": self.ema.model})
+        captured = {name: capture_other_buffers(model) for name, model in models.items()}
+        return {name: buffers for name, buffers in captured.items() if buffers}
 
     def restore(self, state: dict[str, Any], team: Team) -> Progress:
         """Restore the lead's checkpoint, and return its progress. Collective: every rank must call it."""
@@ -190,7 +193,7 @@ class Job:
         make_missing_buffers(model, state[part])
         check_fit(model, state[part], name=self.config.model)
         restore_model(model, state[part], team)
-        restore_other_buffers(model, state.get("buffers", {}).get(part) or {}, team)
+        restore_other_buffers(model, (state.get("buffers") or {}).get(part, {}), team)
 
 
 def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: BucketTimer | None = None) -> Job:
