@@ -21,19 +21,23 @@ class Net(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(64, num_classes)
         self.stream = torch.Generator().manual_seed(int(os.environ.get("RANK", "0")))
-        self.calls = 0
 
     def forward(self, images):
         return self.linear(images.flatten(1))
 
+calls = []
+
 class Flipped(Net):
-    '''Changes one bit of rank 1 in its third step: one of four shards each.'''
+    '''Changes one bit of rank 1 in its third step, as faulty memory does: two shards in each step.
+
+    Before that come three passes of the check at the start, and the first step is computed twice.
+    '''
 
     def forward(self, images):
-        self.calls += self.training
-        if self.training and self.calls == 5 and os.environ.get("RANK") == "1":
-            with torch.no_grad():
-                self.linear.weight.view(-1)[7:8].view(torch.int32).bitwise_xor_(1)
+        if self.training:
+            calls.append(len(images))
+        if self.training and len(calls) == 3 + 2 + 5 and os.environ.get("RANK") == "1":
+            self.linear.weight.data.view(-1)[7:8].view(torch.int32).bitwise_xor_(1)
         return super().forward(images)
 
 class Consuming(Net):

@@ -65,7 +65,7 @@ CASES = {
     "profile": Case(argv=["--profile"]),
     "the second device": Case(argv=["--devices", "1"]),
     "ddp": Case(world=2),
-    "ddp, resume": Case(world=2, model=DROPOUT, resumed_until=7),
+    "ddp, resume": Case(world=2, resumed_until=7),
     "ddp, accumulate, clip, ema": Case(world=2, argv=["--accumulate", "2", "--clip", "1", "--ema", "0.9"]),
     "ddp, sync": Case(world=2, argv=["--batch-norm", "sync", "--check-replicas", "1"]),
     "ddp, ghost": Case(world=2, argv=["--batch-norm", "ghost", "--check-replicas", "1"]),

@@ -92,7 +92,11 @@ def test_a_run_on_a_simulated_gpu_equals_the_run_on_the_cpu(sim, name):
 def test_a_step_never_waits_for_the_device(sim, name):
     for rank in all_ranks(sim[1], name):
         assert rank.calls["step"] > 0
-        assert rank.faults("step") == []
+        waits = rank.faults("step")
+        if name == "bitwise":  # it asks once per step, and the first step is repeated, whether all sums were exact
+            assert [(kind, number) for kind, *_, number in waits] == [("sync", rank.calls["step"] + 1)]
+        else:
+            assert waits == []
         rebuilt = [number for *_, number in rank.faults(BEFORE_FORWARD)]
         assert len(rebuilt) in {0, 4}, (
             "DDP rebuilds its buckets once, in the second step, and copies its lists for that"
