@@ -8,14 +8,18 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "paceline"
 PRIVATE = {
     "torch._C._distributed_c10d.GradBucket",
-    "torch._foreach_add_",
     "torch._foreach_copy_",
     "torch._foreach_lerp_",
     "torch._ops.OpOverload",
     "torch.autograd.Variable._execution_engine",
     "torch.nn.modules.batchnorm._BatchNorm",
     "torch.nn.modules.batchnorm._NormBase",
+    "torch.nn.modules.dropout._DropoutNd",
+    "torch.nn.parallel.DistributedDataParallel._sync_buffers",
     "torch.utils._python_dispatch.TorchDispatchMode",
+    "torch.utils.data._utils",
+    "torch.utils.data.dataloader._BaseDataLoaderIter",
+    "torch.utils.data.dataloader._DatasetKind",
 }
 """Torch may change them in any version: whoever adds one looks for a public name first."""
 
