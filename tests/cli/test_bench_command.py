@@ -49,6 +49,7 @@ def test_a_benchmark_of_real_runs(command, elsewhere):
     assert len(list(folder.path.glob("runs/*/*/metrics.jsonl"))) == 3
 
 
+@pytest.mark.long
 def test_a_variant_that_fails_is_left_out_and_the_others_continue(command, elsewhere):
     broken = elsewhere / "own.py"
     broken.write_text(
@@ -67,6 +68,7 @@ def test_a_variant_that_fails_is_left_out_and_the_others_continue(command, elsew
     assert group["verdict"] == "a single variant cannot be compared"
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_behind(start, elsewhere, wait_until):
     (elsewhere / "own.py").write_text(SLOW_RANKS)
     process = start(*SMALL, "--model=own.py:build", "--repeats=2")

@@ -170,6 +170,7 @@ print(anonymous() - before)
 """
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_over_epochs_of_a_set_larger_than_a_batch(tmp_path, out):
     write_classes(tmp_path / "big", CLASSES, num=60, size=(200, 200), form="PNG")
     done = write_pack(open_source(tmp_path / "big"), out, PackOptions(size=200, keep="pixels"), silent)

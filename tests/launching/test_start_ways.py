@@ -78,6 +78,7 @@ def test_ranks_started_by_hand_connect(start, elsewhere, reference, kind):
     assert read_environments(only_run())[0]["launcher"] == "flags"
 
 
+@pytest.mark.long
 def test_a_rendezvous_folder_of_a_killed_attempt_is_harmless(start, elsewhere, reference, wait_until):
     words = [*SETTINGS, "--world-size", "2", "--init-method", f"file://{elsewhere}/meet"]
     rendezvous = elsewhere / "meet.rendezvous"
@@ -159,6 +160,7 @@ def test_the_nodes_of_skypilot_train_together(start, reference):
     assert read_environments(only_run())[0]["world_size"] == 2
 
 
+@pytest.mark.long
 def test_a_lone_task_starts_ranks_that_ignore_options_for_another_torchrun(start, reference):
     lone = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     environ = child_environment(PET_NNODES="2", PET_NPROC_PER_NODE="3", **lone)

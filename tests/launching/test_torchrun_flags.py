@@ -61,6 +61,7 @@ def test_torchrun_starts_a_run_with_a_name(elsewhere):
     assert (environment["world_size"], environment["launcher"]) == (2, "torchrun")
 
 
+@pytest.mark.long
 def test_torch_distributed_launch_starts_ranks(elsewhere):
     command = [sys.executable, "-m", "torch.distributed.launch", "--nproc-per-node=2", f"--master-port={free_port()}"]
     words = ["-m", "paceline", "train", *SETTINGS, "--name", "x"]

@@ -42,6 +42,7 @@ def bitwise(tmp_path: Path, **settings: Any) -> dict[str, Any]:
     return exact_settings(tmp_path, **(usual | settings))
 
 
+@pytest.mark.long
 @pytest.mark.bf16
 def test_ranks_train_without_amx_after_one_probe_for_their_host(ranks, tmp_path):
     log = tmp_path / "probes"

@@ -282,6 +282,7 @@ def test_loading_takes_far_less_memory_than_a_checkpoint(fresh, tmp_path, mode):
             assert rank == 0 or whole - needed < little
 
 
+@pytest.mark.long
 def test_a_checkpoint_sent_as_a_whole_takes_several_times_its_size(fresh, tmp_path):
     """The control of the test above."""
     settings = plain(tmp_path, "large", optimizer="adamw", steps=2, global_batch=16, keep=1)
