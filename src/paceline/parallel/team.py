@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -41,7 +41,6 @@ class Team:
         """Number of ranks that share the cores of this one, including itself."""
         self._control = control
         self._timeout = timeout
-        self._groups: dict[str, Any] = {}
         self._vote: tuple[torch.Tensor, dist.Work] | None = None
         self._asked: Callable[[], int | None] | None = None
 
@@ -71,12 +70,6 @@ class Team:
         if self._asked is None:
             return work()
         return wait_interruptibly(work, f"rank {self.world.rank} was waiting for other ranks to start", self._asked)
-
-    def group(self, ranks: Sequence[int], name: str) -> Any:
-        """Return the group of some ranks that has this name. Collective: every rank must call it, member or not."""
-        if name not in self._groups:
-            self._groups[name] = dist.new_group(list(ranks), timeout=self._timeout)
-        return self._groups[name]
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Tell every rank whether the flag is set on any of them. Collective: every rank must call it."""

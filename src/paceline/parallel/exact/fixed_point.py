@@ -26,8 +26,8 @@ class FixedPoint:
     """Converts a vector to integers, multiples of a power of two that each block has for itself.
 
     The power of a step follows from the largest numbers of earlier steps, over all shards, so it is the same on every
-    rank. Where a number exceeds its range, `accept` refuses the sums of the step and widens the range: the step must be
-    computed again.
+    rank. Where a number exceeds its range, `fits` says so and `learn` widens the range: the step must be computed
+    again.
     """
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device, *, num_terms: int) -> None:
