@@ -7,7 +7,7 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test campaign lab causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
+.PHONY: help demo test test-all campaign lab fuzz causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,20 +19,30 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(READY)  ## train on the embedded digits with one rank and with two, evaluate, draw the report
-	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --device cpu --name demo
+DEMO := --data digits --model resnet20 --epochs 3 --threads 1 --device cpu --exact bitwise
+demo: $(READY)  ## train on the embedded digits with one rank and with two: the same bits; evaluate, draw the report
+	$(VENV)/bin/paceline train $(DEMO) --name demo
+	$(VENV)/bin/paceline train $(DEMO) --name demo-2-ranks --nproc 2
+	$(VENV)/bin/paceline compare runs/demo runs/demo-2-ranks
 	$(VENV)/bin/paceline eval runs/demo
-	$(VENV)/bin/paceline train --data digits --model resnet20 --epochs 5 --threads 1 --device cpu --name demo-2-ranks --nproc 2 --profile
 	$(VENV)/bin/paceline runs
 	$(VENV)/bin/paceline report demo demo-2-ranks --label "one rank" --label "two ranks" --out runs/demo.html
 	$(VENV)/bin/paceline report demo-2-ranks
 
 # Not --dist loadfile: pytest-xdist 3.8 waits for ever after a worker has crashed (pytest-dev/pytest-xdist#1323).
-test: $(READY)  ## run the tests
-	$(PYTHON) -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 20 -m "quick or not (lab or long)"
+TESTS := not (lab or long or slow)
+
+test: $(READY)  ## run the tests that take a few seconds at most
+	$(PYTHON) -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 20 -m "$(TESTS)"
+
+test-all:  ## run all tests that CI runs: those of make test, and slower ones
+	$(MAKE) test TESTS="quick or not (lab or long)"
 
 lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root, and other long tests
 	$(PYTHON) -m pytest -m "lab or long"
+
+fuzz: $(READY)  ## read 100,000 damaged or invented inputs with every reader of a file
+	FUZZ=100000 $(PYTHON) -m pytest --timeout 0 tests/records/test_lying_files.py tests/data/test_lying_data.py
 
 causes: $(READY) lab-packages  ## plant causes in runs, ten times each, and see whether explain names them, as root
 	$(PYTHON) -m lab.causes --trials 10
@@ -60,7 +70,7 @@ predictions: $(READY)  ## predict steps on shaped links from one profile, then m
 	$(PYTHON) -m benchmarks.predictions emulated
 	$(PYTHON) -m benchmarks.predictions real
 
-campaign: $(READY)  ## 200 random cases of --exact bitwise, 50 with a killed rank: writes docs/results/campaign.md
+campaign: $(READY)  ## 1,000 random modules and runs of --exact bitwise: writes docs/results/campaign.md
 	OMP_NUM_THREADS=1 $(PYTHON) -m tests.campaign --write $(CAMPAIGN)
 
 check: $(READY)  ## lint, types, layers, dependencies
@@ -87,6 +97,7 @@ bench: $(READY) $(BENCH)/.ready  ## compare with a raw loop, Fabric, Accelerate,
 	$(PYTHON) -m benchmarks.data_decode $(QUICK)
 	$(PYTHON) -m benchmarks.ranks $(QUICK)
 	$(PYTHON) -m benchmarks.exact $(QUICK)
+	$(PYTHON) -m benchmarks.scale $(QUICK)
 
 bench-quick:  ## run every benchmark of `make bench` with very few rounds: does it still work?
 	$(MAKE) bench QUICK=--quick

@@ -49,7 +49,9 @@ def steps(clock: Clock, model: str, batch: int, number: int, folder: str) -> Cal
     )
     team, progress = Team(World(), torch.device("cpu")), Progress()
     job = build_job(config, team)
-    training = Training(job, progress, team, Recorder(job.plan, progress, team, clock=clock), clock=clock)
+    training = Training(
+        job, progress, team, Recorder(job.plan, progress, team, scoring=job.scoring, clock=clock), clock=clock
+    )
     stop = StopAfter(progress)
 
     def turn() -> float:

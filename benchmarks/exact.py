@@ -57,6 +57,8 @@ class Work:
     micro_batches: tuple[int, ...] = ()
     """One variant without exactness for each, with this many micro-batches per rank and step."""
     steps: int = 4
+    warm_up: int = 18
+    """Steps before the first round: bitwise sums are wide in the first 16."""
     rounds: int = 20
     world: int = 1
 
@@ -80,10 +82,32 @@ def random_samples() -> TensorDataset:
     )
 
 
+class Nano(torch.nn.Module):
+    """A transformer over 64 patches of an image."""
+
+    def __init__(self, num_classes: int, width: int = 96) -> None:
+        super().__init__()
+        self.patches = torch.nn.Conv2d(3, width, 4, stride=4)
+        layer = torch.nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.encoder = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = torch.nn.Linear(width, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(self.patches(images).flatten(2).mT).mean(1))
+
+
 class Variant:
     """A run that is continued for a few steps at a time."""
 
-    def __init__(self, settings: dict[str, Any], work: Work, team: Team, folder: Path) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        work: Work,
+        team: Team,
+        folder: Path,
+        prepare: Callable[["Variant"], Any] | None = None,
+    ) -> None:
+        """`prepare` may change the variant before it trains."""
         config = Config(
             data=f"{__file__}:random_samples",
             model=work.model,
@@ -105,20 +129,27 @@ class Variant:
         self.training = Training(job, self.progress, team, run.recorder, clock=clock)
         self.stop = StopAfter(self.progress)
         self.sent = self.steps_done = 0
+        if prepare is not None:
+            prepare(self)
+        self.train(work.warm_up)
 
-    def __call__(self) -> float:
-        """Train for some steps and return the seconds of one. Collective: every rank must call it."""
-        first = self.progress.step
-        self.stop.limit = first + self.steps
+    def __call__(self) -> tuple[float, float]:
+        """Train for some steps; return the seconds of one, and those of CPU time. Collective."""
         self.team.any(False)  # noqa: FBT003 - a barrier
-        start, before = time.perf_counter(), bytes_sent()
-        with deterministic_only() if self.exact else contextlib.nullcontext():
-            self.training.run(self.stop, save=lambda is_best=False: None, check=lambda: None)
-        seconds = time.perf_counter() - start
-        done = self.progress.step - first
+        start, cpu, before = time.perf_counter(), time.process_time(), bytes_sent()
+        done = self.train(self.steps)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         self.sent += bytes_sent() - before
         self.steps_done += done
-        return seconds / done
+        return seconds / done, cpu / done
+
+    def train(self, steps: int) -> int:
+        """Train for about this many steps, and return how many. Collective: every rank must call it."""
+        first = self.progress.step
+        self.stop.limit = first + steps
+        with deterministic_only() if self.exact else contextlib.nullcontext():
+            self.training.run(self.stop, save=lambda is_best=False: None, check=lambda: None)
+        return self.progress.step - first
 
 
 def bytes_sent() -> int:
@@ -158,12 +189,12 @@ def as_rank(task: dict[str, Any]) -> None:
 Starter = Callable[[int, list[str]], "subprocess.Popen[str]"]
 
 
-def ranks(work: Work, start: Starter, init_method: str) -> Answer:
+def ranks(work: Work, start: Starter, init_method: str, module: str = "benchmarks.exact") -> Answer:
     """Start the ranks of a benchmark and return what rank 0 measured."""
     started = []
     for rank in range(work.world):
         task = json.dumps({"work": asdict(work), "rank": rank, "init_method": init_method})
-        started.append(start(rank, [sys.executable, "-m", "benchmarks.exact", "--as-rank", task]))
+        started.append(start(rank, [sys.executable, "-m", module, "--as-rank", task]))
     try:
         out, errors = started[0].communicate(timeout=LONGEST)
     finally:
@@ -173,7 +204,8 @@ def ranks(work: Work, start: Starter, init_method: str) -> Answer:
     if not found:
         raise SystemExit(f"rank 0 gave no answer\n{out}\n{errors}")
     answer = json.loads(found[0])
-    return Answer(outcomes=[Outcome(**outcome | {"cpu": None}) for outcome in answer["outcomes"]], sent=answer["sent"])
+    outcomes = [Outcome(**outcome | {"cpu": Outcome(**outcome["cpu"])}) for outcome in answer["outcomes"]]
+    return Answer(outcomes=outcomes, sent=answer["sent"])
 
 
 def here(_rank: int, command: list[str]) -> "subprocess.Popen[str]":
@@ -224,9 +256,10 @@ def link(rounds: int) -> None:
 
 def two_ranks(rounds: int) -> list[Work]:
     return [
-        Work(world=2, rounds=rounds, shards=(4, 8), batch=256, steps=2),
-        Work(world=2, rounds=rounds, shards=(4, 8), micro_batches=(4,)),
-        Work(world=2, rounds=rounds, model="resnet18", batch=64, steps=2),
+        Work(world=2, rounds=rounds, shards=(4, 8), micro_batches=(2, 4), batch=256, steps=2),
+        Work(world=2, rounds=rounds, shards=(4, 8), micro_batches=(2, 4)),
+        Work(world=2, rounds=rounds, model=f"{__file__}:Nano", micro_batches=(2,), batch=64),
+        Work(world=2, rounds=rounds, model="resnet18", micro_batches=(2,), batch=64, steps=2),
     ]
 
 
@@ -261,6 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the cost of exactness")
     parser.add_argument("--quick", action="store_true", help="a few rounds")
     parser.add_argument("--only", choices=BENCHMARKS, help="one of the benchmarks")
+    parser.add_argument("--rounds", type=int, help="rounds of each")
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_rank:
@@ -268,7 +302,7 @@ def main() -> None:
         return
     for name, benchmark in BENCHMARKS.items():
         if options.only in {None, name}:
-            benchmark(2 if options.quick else 20)
+            benchmark(options.rounds or (2 if options.quick else 20))
 
 
 if __name__ == "__main__":

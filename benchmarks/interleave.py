@@ -19,8 +19,10 @@ class Outcome:
     """The same of the CPU time of this process, which other processes affect less; None if a variant has others."""
 
 
-def take_turns(variants: Mapping[str, Callable[[], float | None]], *, rounds: int) -> list[Outcome]:
-    """Run every variant once per round; each returns its seconds, or None to be timed here.
+def take_turns(
+    variants: Mapping[str, Callable[[], float | tuple[float, float] | None]], *, rounds: int
+) -> list[Outcome]:
+    """Run every variant once per round; each returns its seconds, or also those of CPU time, or None to be timed here.
 
     The first variant is the baseline. Ratios are taken within a round, in which the machine hardly changes its speed.
     """
@@ -30,9 +32,11 @@ def take_turns(variants: Mapping[str, Callable[[], float | None]], *, rounds: in
         for name, variant in variants.items():
             start, cpu_start = time.perf_counter(), time.process_time()
             own = variant()
+            if own is None:
+                own = time.perf_counter() - start, time.process_time() - cpu_start
             if round_number:
-                seconds[name].append(time.perf_counter() - start if own is None else own)
-                cpu[name] += [time.process_time() - cpu_start] if own is None else []
+                seconds[name].append(own[0] if isinstance(own, tuple) else own)
+                cpu[name] += [own[1]] if isinstance(own, tuple) else []
     first = next(iter(seconds))
     return [
         replace(

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.predict.cases import NOTHING_KNOWN, spec_case
-from paceline.predict.draws import Case, draw_case, efficiency_of, estimate
 from paceline.predict.fabric import Quantity
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, ModelSpec
 from paceline.predict.simulate import trivial_step
+from paceline.predict.uncertainty import Case, draw_case, efficiency_of, estimate
 
 SERIES = Path(__file__).with_name("published.csv")
 LATER = Path(__file__).with_name("published_later.csv")

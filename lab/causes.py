@@ -44,7 +44,7 @@ def trial(cause: str, *, is_planted: bool, folder: Path, hosts: Hosts | None = N
     rate = LINK if is_planted and cause == "link" else None
     with _limited(hosts, rate) if hosts is not None else nullcontext():
         run = _trained(folder, settings, environment, hosts)
-    return json.loads(_command(["explain", str(run.path), "--json"], folder))["findings"]
+    return json.loads(_command(["explain", str(run.path), "--json"], folder))["bottlenecks"]
 
 
 def _trained(folder: Path, settings: dict, environment: dict[str, str], hosts: Hosts | None) -> RunFolder:
@@ -103,7 +103,7 @@ def campaign(causes: Sequence[str], trials: int, folder: Path) -> Iterator[str]:
                 place = folder / f"{cause}-{number}".replace(" ", "-")
                 place.mkdir(parents=True)
                 findings = trial(cause, is_planted=True, folder=place, hosts=hosts)
-                found = [finding["cause"] for finding in findings]
+                found = [finding["kind"] for finding in findings]
                 named, first = named + (cause in found), first + (found[:1] == [cause])
                 others |= set(found) - {cause}
                 healthy = trial(cause, is_planted=False, folder=place, hosts=hosts)

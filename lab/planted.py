@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.core.config import Config
 from paceline.data.catalog import open_data
-from paceline.data.split import Batch, DataSet, Ids, Split
+from paceline.data.split import DataSet, Ids, ImageBatch, Split
 
 FILE = Path(__file__)
 PAUSE = 0.02
@@ -70,7 +70,7 @@ class SlowTrain:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+    def fetch(self, ids: Ids, epoch: int | None) -> ImageBatch:
         if epoch is not None:
             time.sleep(SECONDS_PER_SAMPLE * len(ids))
         return self.inner.fetch(ids, epoch)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.hosts import LONGEST
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics
@@ -44,7 +44,7 @@ def run_below(folder: Path) -> RunFolder:
     return RunFolder(runs[0].parent)
 
 
-def is_like(score: Score, folder: RunFolder) -> None:
+def is_like(score: Scores, folder: RunFolder) -> None:
     """Check that a run ended with the score of another, up to rounding."""
     (test,) = [record for record in read_metrics(folder) if record.get("split") == "test"]
     assert test["samples"] == score.samples

@@ -71,7 +71,9 @@ def test_bf16(): assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
 
 def options_of_make_test() -> list[str]:
     """Return the options that `make test` gives to pytest, but for the choice of tests."""
-    found = re.search(r"^test:.*\n\t\$\(PYTHON\) -m pytest (.*) -m ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    found = re.search(
+        r"^\t\$\(PYTHON\) -m pytest (.*) -m \"\$\(TESTS\)\"$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
     assert found is not None
     return found[1].split()
 

@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paceline.core.config import Config
     from paceline.core.errors import PacelineError
-    from paceline.core.metrics import Score
+    from paceline.core.metrics import Scores
+    from paceline.data.batch_order import Order
     from paceline.engine.entry import train
     from paceline.launching.launch import launch
     from paceline.records.entries import RunResult
+    from paceline.tasks.task import Metric, Task
 
     __version__: str
 
-__all__ = ["Config", "PacelineError", "RunResult", "Score", "__version__", "launch", "train"]
+__all__ = [
+    "Config", "Metric", "Order", "PacelineError", "RunResult", "Scores", "Task", "__version__", "launch", "train",
+]  # fmt: skip
 
 _HOMES = {
     "Config": "paceline.core.config",
+    "Order": "paceline.data.batch_order",
     "PacelineError": "paceline.core.errors",
     "RunResult": "paceline.records.entries",
-    "Score": "paceline.core.metrics",
+    "Scores": "paceline.core.metrics",
+    "Metric": "paceline.tasks.task",
+    "Task": "paceline.tasks.task",
     "launch": "paceline.launching.launch",
     "train": "paceline.engine.entry",
 }

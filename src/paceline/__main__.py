@@ -1,5 +1,7 @@
 """The command `paceline`, also as `python -m paceline`."""
 
+import os
+import signal
 import sys
 
 from paceline.core.errors import ExitCode
@@ -12,6 +14,7 @@ def main() -> None:
 
         run_command_line()
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))  # while the interpreter shuts down
         print("paceline: interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
 

@@ -3,6 +3,7 @@
 import atexit
 import errno
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -15,13 +16,19 @@ from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
 from paceline.core.messages import say
 from paceline.core.stopping import is_still_waiting
+from paceline.core.torch_names import explain_missing_name
+from paceline.engine.deferred_dynamo import defer_dynamo
 from paceline.launching.local import become_rank
 from paceline.launching.outcomes import REPORTS_VARIABLE, report_failure
 
 COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or resume a run."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1 and top-5."),
+    "export": ("paceline.commands.export:export_command", "Export the weights of a run for other programs."),
+    "sample": ("paceline.commands.sample:sample_command", "Print text of a language model."),
     "compare": ("paceline.commands.compare:compare_command", "Compare two runs or weight files, tensor by tensor."),
+    "seal": ("paceline.commands.seal:seal_command", "Give a checkpoint folder a manifest with hashes."),
+    "check": ("paceline.commands.check:integrity_command", "Check that checkpoints are as they were written."),
     "verify": (
         "paceline.commands.verify:verify_command",
         "Check that ranks, kills and resumes do not change the result.",
@@ -69,6 +76,7 @@ def main() -> None:
     """Run the command line and exit with its exit code."""
     if REPORTS_VARIABLE in os.environ:
         become_rank(os.environ)
+    defer_dynamo()
     leave(run(sys.argv[1:], os.environ))
 
 
@@ -77,6 +85,7 @@ def leave(code: int) -> NoReturn:
 
     While other ranks may still be connected, C++ destructors are skipped: about one rank in a hundred aborts in them.
     """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))  # Ctrl-C now ends it without a traceback
     distributed = sys.modules.get("torch.distributed")
     if is_still_waiting() or (distributed is not None and distributed.is_initialized()):
         atexit._run_exitfuncs()  # noqa: SLF001 - has no public name
@@ -136,7 +145,7 @@ def _explained(problem: Exception, layers: Layers) -> Exception:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return PacelineError(f"the disk is full: {problem}")
         case _:
-            return problem
+            return explain_missing_name(problem) or problem
 
 
 def _report(problem: Exception, environ: Mapping[str, str]) -> int:

@@ -11,7 +11,7 @@ from lab.environment import child_environment
 from paceline.audit.audit_run import ATTACHED
 from paceline.audit.evidence import Evidence
 from paceline.audit.finding import Finding
-from paceline.audit.judge import judge
+from paceline.audit.judge import judge_evidence
 from paceline.observe.attachment import Attachment
 from paceline.observe.journals import read_journals
 from tests.conftest import LONGEST
@@ -31,7 +31,7 @@ def audit_scripts(folder: Path, scripts: Mapping[str, str]) -> dict[str, list[Fi
             {"folder": str(folder / name), "journals": str(journals), "script": str(folder / name / "train.py")}
         )
     variables = {
-        "_PACELINE_PART": "paceline_audit.evidence",
+        "_PACELINE_PART": "paceline_audit.collectors",
         "_PACELINE_EARLY": "paceline_audit.early",
         "_PACELINE_STUCK": "1",
         "_PACELINE_DEBUG": "1",
@@ -50,7 +50,7 @@ def findings_in(folder: Path) -> list[Finding]:
     """Return the findings of one script."""
     evidence = Evidence(journals=read_journals(folder / "journals"), code=0, folder=os.path.realpath(folder))
     assert evidence.world_size == 2, (folder / "output-0.txt").read_text()
-    return judge(evidence).findings
+    return judge_evidence(evidence).findings
 
 
 def audit(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:

@@ -34,7 +34,7 @@ def be_rank(job, rank, port):
     """Run the script as one rank, and never return."""
     from paceline_attach import journal, seams
     from paceline_attach.listener import listeners
-    from paceline_audit.limits import Limits, put_exception
+    from paceline_audit.rank_end import Limits, put_exception
 
     os.chdir(job["folder"])
     journal.FOLDER = job["journals"]
@@ -53,7 +53,7 @@ def be_rank(job, rank, port):
     except BaseException as problem:  # noqa: BLE001 - whatever the script does
         traceback.print_exc()
         put_exception(problem, problem.__traceback__)
-    seams.leave()
+    seams.tell_exit()
     sys.stdout.flush()
     os._exit(0)
 

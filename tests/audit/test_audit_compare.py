@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from paceline.audit.audit_compare import compare_worlds, comparison_text
+from paceline.audit.audit_compare import compare_worlds, world_comparison_text
 from paceline.audit.audit_run import AuditedRun
 from paceline.audit.evidence import Evidence
 from paceline.audit.judge import RULES
@@ -37,20 +37,20 @@ def run(findings: tuple[str, ...], *losses: list[float]) -> AuditedRun:
 def test_the_mean_loss_of_two_ranks_is_compared_with_that_of_one():
     comparison = compare_worlds(evidence([2.0, 1.5]), run((), [1.5, 1.0], [2.5, 2.0]))
     assert comparison.is_equal
-    assert "train alike" in comparison_text(comparison)
+    assert "train alike" in world_comparison_text(comparison)
 
 
 def test_a_difference_names_its_first_step_and_the_findings_that_explain_it():
     comparison = compare_worlds(evidence([2.0, 1.5]), run(("same-batches", "same-file"), [2.0, 1.0], [2.0, 1.0]))
     assert not comparison.is_equal
-    assert "differ from step 2 on; explained by: same-batches" in comparison_text(comparison)
-    assert "no finding explains it" in comparison_text(compare_worlds(evidence([2.0]), run((), [1.0], [1.0])))
+    assert "differ from step 2 on; explained by: same-batches" in world_comparison_text(comparison)
+    assert "no finding explains it" in world_comparison_text(compare_worlds(evidence([2.0]), run((), [1.0], [1.0])))
 
 
 def test_without_a_common_step_nothing_is_claimed():
     comparison = compare_worlds(evidence([]), run((), [1.0], [1.0]))
     assert not comparison.is_equal
-    assert "have no step in common" in comparison_text(comparison)
+    assert "have no step in common" in world_comparison_text(comparison)
 
 
 @pytest.mark.long

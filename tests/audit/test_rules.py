@@ -30,6 +30,7 @@ def check_all(folder, chosen: list[Planted]) -> None:
         check(planted, texts[planted.rule], found[planted.rule])
 
 
+@pytest.mark.slow
 def test_some_mistakes_are_found_and_clean_scripts_have_no_finding(tmp_path):
     check_all(tmp_path, [planted for planted in MISTAKES if planted.rule in FEW])
 

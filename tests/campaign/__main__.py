@@ -1,4 +1,4 @@
-"""`make campaign`: hundreds of random cases, each equal to one rank to the bit; writes docs/results/campaign.md."""
+"""`make campaign`: random modules and runs, each equal to one rank to the bit; writes docs/results/campaign.md."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ import torch
 
 from paceline.core.units import count, duration, plural
 from paceline.records.environment import cpu_name
-from tests.campaign.cases import Case, make_case
+from tests.campaign.cases import KILLS, Case, make_case
 from tests.campaign.check import check_in
 from tests.ranks.pool import RankPool
 
@@ -25,11 +25,11 @@ RESULT = Path(__file__).parents[2] / "docs" / "results" / "campaign.md"
 
 def main() -> int:
     options = read_args()
-    every = max(1, options.cases // options.kills) if options.kills else options.cases + 1
     numbers = range(options.cases) if options.only is None else [options.only]
-    cases = [make_case(options.seed, number, killed=number % every == 0) for number in numbers]
+    cases = [make_case(options.seed, number) for number in numbers]
     journal = Journal(options.journal, options.seed)
-    todo = [case for case in cases if case.number not in journal.found or options.only is not None][: options.at_most]
+    todo = [case for case in cases if case.number not in journal.found or options.only is not None]
+    todo = todo[options.part :: options.parts][: options.at_most]
     print(f"{plural(len(todo), 'case')} of {len(cases)}, seed {options.seed}", flush=True)
     try:
         run(todo, journal)
@@ -48,12 +48,13 @@ def main() -> int:
 
 def read_args() -> argparse.Namespace:
     words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--cases", type=int, default=200)
-    words.add_argument("--kills", type=int, default=50, help="cases in which a rank is killed with SIGKILL")
+    words.add_argument("--cases", type=int, default=1000)
     words.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     words.add_argument("--only", type=int, help="run one case of a seed again")
     words.add_argument("--journal", type=Path, help="file of what is done; a campaign goes on where it stopped")
     words.add_argument("--at-most", type=int, help="cases to run this time")
+    words.add_argument("--parts", type=int, default=1, help="processes that share the cases, each with its own --part")
+    words.add_argument("--part", type=int, default=0)
     words.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     return words.parse_args()
 
@@ -94,7 +95,10 @@ def run(cases: Sequence[Case], journal: Journal) -> None:
         with RankPool() as pool:
             for done, case in enumerate(cases, start=1):
                 start = time.monotonic()
-                found = check_in(pool, case, home / str(case.number))
+                try:
+                    found = check_in(pool, case, home / str(case.number))
+                except Exception as problem:  # noqa: BLE001 - a finding: the other cases still count
+                    found = [f"{type(problem).__name__}: {problem}"]
                 journal.add(case, found, time.monotonic() - start)
                 if found:
                     differs = True
@@ -109,29 +113,35 @@ def run(cases: Sequence[Case], journal: Journal) -> None:
 def result_text(cases: Sequence[Case], journal: Journal, seed: int) -> str:
     """Return the page about a campaign."""
     mismatches, seconds = journal.mismatches, journal.seconds
-    kills = [case.kill for case in cases if case.kill is not None]
+    ends = [case.interruption for case in cases if case.interruption is not None and case.refused is None]
+    kills = sum(end.moment in KILLS for end in ends)
+    refused = [case for case in cases if case.refused is not None]
+    places = [case.place for case in cases] + [end.resume for end in ends]
     rows = {
-        "ranks": Counter(f"W={case.world_size}" for case in cases),
+        "mode": Counter(place.mode for place in places),
+        "ranks": Counter(f"W={place.world_size}" for place in places),
         "fixed shards": Counter(f"V={case.shards}" for case in cases),
-        "loader workers": Counter(str(case.workers) for case in cases),
-        "model with": Counter(case.model for case in cases),
+        "shards of a rank": Counter("changing" if place.balance else "fixed" for place in places),
+        "loader workers": Counter(str(place.workers) for place in places),
+        "part of the module": Counter(part.__name__ for case in cases for part in case.parts),
         "optimizer": Counter(case.optimizer for case in cases),
-        "pieces of gradients": Counter(f"{case.bucket_bytes} bytes" for case in cases),
-        "killed": Counter(kill.moment for kill in kills),
-        "resumed on": Counter(f"W={kill.resume_size}" for kill in kills),
+        "bucket": Counter(f"{case.bucket_bytes} bytes" for case in cases),
+        "interrupted": Counter(end.moment for end in ends),
+        "refused": Counter(str(case.refused) for case in refused),
     }
     lines = [
         "# The campaign",
         "",
-        "Written by `make campaign`: random cases of `--exact bitwise`, each compared with a run of the same settings",
-        "on one rank without loader workers that nobody killed. Compared are all bits of weights, buffers, optimizer,",
-        "moving average and progress after the last step, and every recorded loss and score. Where pieces are small,",
-        "gradients go over the ranks while the backward pass runs.",
+        "Written by `make campaign`: random modules and runs of `--exact bitwise`, each compared with a run of the",
+        "same settings on one rank that was not interrupted. Compared are all bits of weights, buffers, optimizer,",
+        "moving average and progress after the last step, and every recorded loss and score. `parts.py` has",
+        "the parts that modules are made of. An interrupted run resumes in another mode, with other ranks and shards.",
+        "A module with a part that cannot be bitwise must be refused, by the name of the attribute.",
         "",
-        f"**{count(len(cases))} cases, {count(len(kills))} SIGKILLs with resume at another world size: "
-        f"{count(len(mismatches))} mismatches.** Seed {seed}.",
+        f"**{count(len(cases))} cases, {count(len(ends))} of them interrupted ({count(kills)} by SIGKILL), "
+        f"resumed, {count(len(refused))} refused by name: {count(len(mismatches))} differences.** Seed {seed}.",
         "",
-        f"{cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}, gloo, a thread a rank; {duration(seconds)}.",
+        f"{cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}, gloo, one thread/rank; {duration(seconds)}.",
         "",
         "| | cases |",
         "|---|---|",

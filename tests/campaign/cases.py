@@ -7,27 +7,42 @@ from typing import Any, Literal
 
 from paceline.core.setting_types import Interval
 from paceline.parallel.exact.bucket import FIRST
+from tests.campaign.modules import parts_of
+from tests.campaign.parts import NOT_SHARDED, Part
 
-Moment = Literal["before a step", "in a backward pass", "after an update", "in a save"]
-MOMENTS: tuple[Moment, ...] = ("before a step", "in a backward pass", "after an update", "in a save")
-OWN = Path(__file__).with_name("models.py")
-MODELS = {"plain": f"{OWN}:plain", "dropout": f"{OWN}:dropped", "batch norm": f"{OWN}:normed", "both": "cnn"}
-"""By what they have of batch norm and dropout."""
+Moment = Literal["on a signal", "before a step", "in a backward pass", "after an update", "in a save"]
+KILLS: tuple[Moment, ...] = ("before a step", "in a backward pass", "after an update", "in a save")
+MODULES = Path(__file__).with_name("modules.py")
 BUCKETS = (64, 1024, FIRST)
 """Bytes. A whole model fits into the last, so that nothing leaves before the end of a backward pass."""
-NUM_SAMPLES = 1293
-"""Training samples of the digits."""
+NUM_TRAINED = 113
+"""Training samples that the splits leave of those of modules.py."""
+RATES = {"sgd": 0.05, "adam": 0.002, "adamw": 0.002}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kill:
-    """A rank that ends with SIGKILL, and who goes on."""
+class Place:
+    """Where a run or a part of it runs."""
+
+    mode: str
+    world_size: int
+    workers: int
+    balance: bool
+    """Whether shards move between ranks, by planted times that change at every step."""
+
+    def __str__(self) -> str:
+        moving = ", shards move" if self.balance else ""
+        return f"{self.mode} W={self.world_size} workers={self.workers}{moving}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interruption:
+    """A rank that is killed with SIGKILL or asked to stop, and where the run resumes."""
 
     step: int
     rank: int
     moment: Moment
-    resume_size: int
-    resume_workers: int
+    resume: Place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +50,10 @@ class Case:
     """One run to compare with a run on one rank."""
 
     number: int
-    model: str
+    campaign: int
+    """The seed of the campaign, which the module follows from, too."""
+    place: Place
     shards: int
-    world_size: int
-    workers: int
     optimizer: str
     seed: int
     global_batch: int
@@ -48,25 +63,36 @@ class Case:
     save_every: int
     bucket_bytes: int
     """Size of the first bucket; the run that the case is compared with has one bucket."""
-    kill: Kill | None
+    interruption: Interruption | None
 
-    def settings(self, runs_dir: Path, workers: int) -> dict[str, Any]:
-        """Return the settings of a run; only where it writes and who loads differ between the runs of a case."""
-        rates = {"sgd": 0.05, "adamw": 0.002}
+    @property
+    def parts(self) -> list[type[Part]]:
+        """The parts of the module."""
+        return parts_of(self.campaign, self.number)
+
+    @property
+    def refused(self) -> str | None:
+        """What a refusal must name; None where there must be none."""
+        return next((part.refused for part in self.parts if part.refused is not None), None)
+
+    def settings(self, runs_dir: Path, place: Place) -> dict[str, Any]:
+        """Return the settings of a run; only where it runs and writes differs between the runs of a case."""
         return {
-            "model": MODELS[self.model],
+            "model": f"{MODULES}:module_{self.campaign}_{self.number}",
+            "data": f"{MODULES}:samples",
             "exact": "bitwise",
+            "mode": place.mode,
+            "balance": place.balance,
             "shards": self.shards,
             "optimizer": self.optimizer,
-            "lr": rates[self.optimizer],
+            "lr": RATES[self.optimizer],
             "seed": self.seed,
             "global_batch": self.global_batch,
             "steps": self.steps,
             "ema": self.ema,
             "clip": self.clip,
             "save_every": Interval(self.save_every, "step"),
-            "workers": workers,
-            "augment": "crop1,flip",
+            "workers": place.workers,
             "threads": 1,
             "device": "cpu",
             "track": (),
@@ -76,51 +102,60 @@ class Case:
         }
 
     def __str__(self) -> str:
-        facts = f"W={self.world_size} V={self.shards} workers={self.workers} {self.model}, {self.optimizer}"
+        facts = f"{self.place} V={self.shards}, {', '.join(part.__name__ for part in self.parts)}; {self.optimizer}"
         facts += f", buckets of {self.bucket_bytes} bytes"
-        if self.kill is None:
+        if self.interruption is None:
             return facts
-        kill = self.kill
-        return f"{facts}, rank {kill.rank} killed {kill.moment} ({kill.step}), resumed on W={kill.resume_size}"
+        end = self.interruption
+        return f"{facts}, rank {end.rank} ended {end.moment} ({end.step}), resumed on {end.resume}"
 
 
-def make_case(seed: int, number: int, *, killed: bool) -> Case:
+ALONE = Place(mode="single", world_size=1, workers=0, balance=False)
+
+
+def make_case(seed: int, number: int) -> Case:
     """Return the case that a seed and a number stand for."""
     random = Random(f"{seed}/{number}")
-    global_batch = random.randint(150, 260)
-    steps_per_epoch = -(-NUM_SAMPLES // global_batch)
-    steps = steps_per_epoch + random.randint(0, 2)  # the last, smaller batch of an epoch is in every case
-    save_every = random.randint(1, 3)
-    world_size = random.choice([1, 2, 3, 4] if killed else [2, 3, 4])
+    modes = ["ddp"] if any(part in NOT_SHARDED for part in parts_of(seed, number)) else ["ddp", "fsdp"]
+    shards = random.choice([2, 4, 6, 8])
+    place = _make_place(random, modes, shards)
+    global_batch = random.choice([size for size in range(2 * shards, 46) if NUM_TRAINED % size != 1])
+    steps = -(-NUM_TRAINED // global_batch) + random.randint(0, 2)  # with the last, smaller batch of an epoch
+    save_every = random.randint(1, 2)
+    interruption = _make_interruption(random, place, steps, save_every, _make_place(random, modes, shards))
+    sharded = "fsdp" in {place.mode, None if interruption is None else interruption.resume.mode}
     return Case(
         number=number,
-        model=random.choice(list(MODELS)),
-        shards=random.choice([4, 6, 8]),
-        world_size=world_size,
-        workers=random.choice([0, 1, 2]),
-        optimizer=random.choice(["sgd", "adamw"]),
+        campaign=seed,
+        place=place,
+        shards=shards,
+        optimizer=random.choice(list(RATES)),
         seed=random.randrange(1000),
         global_batch=global_batch,
         steps=steps,
-        ema=random.choice([None, None, 0.9]),
+        ema=None if sharded else random.choice([None, None, 0.9]),
         clip=random.choice([None, None, 0.5]),
         save_every=save_every,
         bucket_bytes=random.choice(BUCKETS),
-        kill=_make_kill(random, world_size, steps, save_every) if killed else None,
+        interruption=interruption,
     )
 
 
-def _make_kill(random: Random, world_size: int, steps: int, save_every: int) -> Kill:
-    moment = random.choice(MOMENTS)
-    step = random.randint(save_every + 1, steps - 1)  # there is a checkpoint before it
-    rank = random.randrange(world_size)
+def _make_place(random: Random, modes: list[str], shards: int) -> Place:
+    world_size = random.choice([size for size in (1, 2, 2, 3, 3, 4, 5, 6) if size <= shards])
+    mode = "single" if world_size == 1 else random.choice(modes)
+    workers = random.choice([0] * 9 + [1])
+    return Place(
+        mode=mode, world_size=world_size, workers=workers, balance=mode == "ddp" and random.choice([True, False])
+    )
+
+
+def _make_interruption(random: Random, place: Place, steps: int, save_every: int, resume: Place) -> Interruption | None:
+    kind = random.choices(["none", "signal", "kill"], weights=[5, 4, 1])[0]
+    if kind == "none" or steps < 2 * save_every + 2:
+        return None
+    step, rank = random.randint(save_every + 1, steps - 2), random.randrange(place.world_size)
+    moment = "on a signal" if kind == "signal" else random.choice(KILLS)
     if moment == "in a save":  # which is the lead's work
         step, rank = save_every * random.randint(2, steps // save_every), 0
-    others = [size for size in (1, 2, 3, 4) if size != world_size]
-    return Kill(
-        step=step,
-        rank=rank,
-        moment=moment,
-        resume_size=random.choice(others),
-        resume_workers=random.choice([0, 1, 2]),
-    )
+    return Interruption(step=step, rank=rank, moment=moment, resume=resume)

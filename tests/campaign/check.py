@@ -6,36 +6,51 @@ from typing import Any
 
 from paceline.compare.contents import compare_contents
 from paceline.compare.sections import read_contents
-from paceline.core.errors import RanksError
-from tests.campaign.cases import Case
+from paceline.core.errors import PacelineError, RanksError
+from tests.campaign.cases import ALONE, Case
 from tests.campaign.inside import train_case
 from tests.ranks.pool import RankPool
 from tests.states import untimed_records
 
 
 def check(pool: RankPool, case: Case, folder: Path, *, fault: str | None = None) -> list[str]:
-    """Return where the case differs from one rank that nobody killed; nothing when every bit is the same."""
-    reference = pool.of(1).run(train_case, case.settings(folder / "reference", workers=0))[0]
-    settings = case.settings(folder / "case", case.workers)
+    """Return where the case differs from one rank without an interruption; nothing when every bit is the same."""
+    if case.refused is not None:
+        return check_refusal(pool, case, folder)
+    reference = pool.of(1).run(train_case, case.settings(folder / "reference", ALONE))[0]
+    settings = case.settings(folder / "case", case.place)
     try:
-        if case.kill is None:
-            found = pool.of(case.world_size).run(train_case, settings, None, None, fault, case.bucket_bytes)[0]
+        if case.interruption is None:
+            found = pool.of(case.place.world_size).run(train_case, settings, None, None, fault, case.bucket_bytes)[0]
         else:
-            found = killed_and_resumed(pool, case, folder)
+            found = interrupted_and_resumed(pool, case, folder)
     except RanksError as problem:  # the ranks themselves saw that they differ
         return [problem.message]
     return unequal(reference, found)
 
 
-def killed_and_resumed(pool: RankPool, case: Case, folder: Path) -> Path:
-    kill = case.kill
-    assert kill is not None
-    settings = case.settings(folder / "case", case.workers)
-    pool.of(case.world_size).run_until_death(kill.rank, train_case, settings, None, kill, None, case.bucket_bytes)
+def check_refusal(pool: RankPool, case: Case, folder: Path) -> list[str]:
+    """Return what is wrong with the refusal of a module that cannot be bitwise."""
+    try:
+        pool.of(case.place.world_size).run(train_case, case.settings(folder / "case", case.place))
+    except PacelineError as problem:
+        named = str(case.refused) in problem.message
+        return [] if named else [f"the refusal does not name {case.refused}: {problem.message}"]
+    return [f"{case.refused} was not refused"]
+
+
+def interrupted_and_resumed(pool: RankPool, case: Case, folder: Path) -> Path:
+    end = case.interruption
+    assert end is not None
+    words = (case.settings(folder / "case", case.place), None, end, None, case.bucket_bytes)
+    if end.moment == "on a signal":
+        pool.of(case.place.world_size).run(train_case, *words)
+    else:
+        pool.of(case.place.world_size).run_until_death(end.rank, train_case, *words)
     (run,) = (folder / "case").glob("*/001")
-    assert not (run / "checkpoints" / f"step-{case.steps:08d}.json").exists(), "the kill came too late"
-    again = case.settings(folder / "case", kill.resume_workers)
-    return pool.of(kill.resume_size).run(train_case, again, run, None, None, case.bucket_bytes)[0]
+    assert not (run / "checkpoints" / f"step-{case.steps:08d}.json").exists(), "the run ended too late"
+    again = case.settings(folder / "case", end.resume)
+    return pool.of(end.resume.world_size).run(train_case, again, run, None, None, case.bucket_bytes)[0]
 
 
 def unequal(first: Path, second: Path) -> list[str]:
@@ -61,5 +76,5 @@ def check_in(pool: RankPool, case: Case, folder: Path, *, fault: str | None = No
     """Check a case and remove its runs when they are the same."""
     found = check(pool, case, folder, fault=fault)
     if not found:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # a refused case has left nothing
     return found

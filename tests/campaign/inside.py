@@ -5,20 +5,22 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.engine import checkpoint, loop
+from paceline.engine import balance, checkpoint_folder, loop
+from paceline.engine.balance import Balance
 from paceline.engine.loop import Training
 from paceline.parallel.exact import bucket, reducer
 from paceline.parallel.exact.bucket import Bucket
 from paceline.parallel.team import Team
-from tests.campaign.cases import Kill
+from tests.campaign.cases import Interruption
 from tests.ranks.runs import train_rank
 
 FLIPPED_STEP = 3
@@ -28,17 +30,29 @@ def train_case(
     team: Team,
     settings: dict[str, Any],
     resume: Path | None = None,
-    kill: Kill | None = None,
+    end: Interruption | None = None,
     fault: str | None = None,
     bucket_bytes: int = bucket.FIRST,
 ) -> Path:
     """Train as one rank, and return the run folder."""
     warnings.simplefilter("ignore")
-    doom = nullcontext() if kill is None or kill.rank != team.world.rank else dying(kill)
+    is_signal = end is not None and end.moment == "on a signal"
+    doom = nullcontext() if end is None or is_signal or end.rank != team.world.rank else dying(end)
+    stop_rank, stop_at = (end.rank, end.step) if end is not None and is_signal else (None, 0)
     planted = nullcontext() if fault is None else FAULTS[fault](team)
-    limits = replaced(bucket, "FIRST", bucket_bytes), replaced(bucket, "LARGEST", bucket_bytes)
-    with doom, planted, limits[0], limits[1], redirect_stdout(io.StringIO()):
-        return train_rank(team, settings, resume).folder
+    with ExitStack() as stack:
+        for limit in ("FIRST", "LARGEST"):
+            stack.enter_context(replaced(bucket, limit, bucket_bytes))
+            stack.enter_context(replaced(balance, "EVERY" if limit == "LARGEST" else limit, 1))
+        stack.enter_context(replaced(Balance, "_per_shard", planted_seconds))
+        for context in (doom, planted, redirect_stdout(io.StringIO())):
+            stack.enter_context(context)
+        return train_rank(team, settings, resume, stop_rank, stop_at).folder
+
+
+def planted_seconds(self: Balance, _seconds: float, _num_shards: int) -> float:
+    """Return the time per shard of a rank whose speed changes at every step."""
+    return Random(f"{self._step}/{self._team.world.rank}").choice([1.0, 2.0, 5.0])
 
 
 @contextmanager
@@ -56,21 +70,21 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(kill: Kill) -> Any:
+def dying(end: Interruption) -> Any:
     """Return the context in which this process ends at the moment that was chosen."""
-    if kill.moment == "in a save":
-        return replaced(checkpoint, "write_json", dying_writer(checkpoint.write_json, kill.step))
-    if kill.moment == "in a backward pass":
-        return replaced(Training, "backward", dying_backward(Training.backward, kill.step))
-    return replaced(Training, "train_step", dying_step(Training.train_step, kill))
+    if end.moment == "in a save":
+        return replaced(checkpoint_folder, "write_manifest", dying_writer(checkpoint_folder.write_manifest, end.step))
+    if end.moment == "in a backward pass":
+        return replaced(Training, "backward", dying_backward(Training.backward, end.step))
+    return replaced(Training, "train_step", dying_step(Training.train_step, end))
 
 
-def dying_step(honest: Callable[..., float], kill: Kill) -> Callable[..., float]:
+def dying_step(honest: Callable[..., float], end: Interruption) -> Callable[..., float]:
     def train_step(self: Training, step: int, parts: list[loop.MicroBatch]) -> float:
-        if kill.moment == "before a step" and step == kill.step:
+        if end.moment == "before a step" and step == end.step:
             die()
         lr = honest(self, step, parts)
-        if step == kill.step:
+        if step == end.step:
             die()
         return lr
 
@@ -89,25 +103,25 @@ def dying_backward(honest: Callable[..., Any], step: int) -> Callable[..., Any]:
 
 
 def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:
-    """Die when the checkpoint has its name but not yet its manifest."""
+    """Die when the tensors of a checkpoint are written, but not yet its manifest."""
 
-    def write_json(path: Path, value: Any) -> None:
-        if value["step"] == step:
+    def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
+        if values["step"] == step:
             die()
-        honest(path, value)
+        honest(folder, values)
 
-    return write_json
+    return write_manifest
 
 
 class FloatBucket(Bucket):
     """Sums as stock DDP does: in floating point, each rank its own shards, then gloo's all-reduce."""
 
-    def begin(self) -> None:
-        super().begin()
+    def begin(self, *, wide: bool) -> None:
+        super().begin(wide=wide)
         self.floats = torch.zeros(self.size, dtype=self.fixed.dtype)
 
     def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
-        self.floats += self._collect(gradients)
+        self.floats += self._collect(gradients, self._memory)
         super().add(gradients, is_last=is_last)
 
     def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from paceline.parallel.exact.reducer import Reducer
-from tests.campaign.cases import BUCKETS, make_case
+from tests.campaign.cases import ALONE, BUCKETS, Place, make_case
 from tests.campaign.check import check
 from tests.campaign.inside import FAULTS, FLIPPED_STEP, replaced, train_case
+from tests.campaign.parts import REFUSED, Conv, Dropped
 from tests.ranks.pool import RankPool
 
 SEED = int(os.environ["CAMPAIGN_SEED"])
-NUM_SAMPLE = 6
+NUM_SAMPLE = 8
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +25,36 @@ def pool():
 @pytest.fixture
 def three_ranks():
     """Return a case in which everything there is can go wrong: batch norm, dropout, three ranks, a smaller batch."""
-    case = make_case(0, 0, killed=False)
-    facts = {"model": "both", "world_size": 3, "shards": 4, "global_batch": 215, "steps": 7, "workers": 0}
+    place = Place(mode="ddp", world_size=3, workers=0, balance=False)
+    number = next(number for number in range(1000) if {Conv, Dropped} <= {*make_case(0, number).parts})
+    case = make_case(0, number)
+    assert case.refused is None
+    facts = {"place": place, "shards": 4, "global_batch": 20, "steps": 7, "interruption": None}
     return replace(case, **facts, save_every=FLIPPED_STEP, optimizer="sgd", ema=None, clip=None)
 
 
 @pytest.mark.parametrize("number", range(NUM_SAMPLE))
-def test_a_random_case_has_the_bits_of_one_rank(pool, tmp_path, number):
-    case = make_case(SEED, number, killed=number % 3 == 0)
+def test_a_random_case_has_the_bits_of_one_rank_or_is_refused(pool, tmp_path, number):
+    case = make_case(SEED, number)
     assert check(pool, case, tmp_path) == [], f"seed {SEED}: {case}"
+
+
+@pytest.mark.parametrize(("seed", "number"), [(5, 8)])
+def test_a_case_that_once_differed_is_equal(pool, tmp_path, seed, number):
+    """5, 8: with one input channel, the strides of a convolution's weights chose another kernel with fsdp."""
+    assert check(pool, make_case(seed, number), tmp_path) == []
+
+
+@pytest.mark.parametrize("part", REFUSED)
+def test_every_kind_of_state_that_cannot_be_reset_is_drawn_and_refused_by_name(pool, tmp_path, part):
+    numbers = [number for number in range(3000) if part in make_case(1, number).parts]
+    case = replace(make_case(1, numbers[0]), place=ALONE)
+    assert check(pool, case, tmp_path) == [], str(case)
+
+
+def test_a_part_that_should_be_refused_and_is_not_is_a_finding(pool, tmp_path, three_ranks, monkeypatch):
+    monkeypatch.setattr(Conv, "refused", "conv")
+    assert check(pool, replace(three_ranks, place=ALONE), tmp_path) == ["conv was not refused"]
 
 
 def count_early_starts(team, *words):
@@ -52,7 +74,7 @@ def count_early_starts(team, *words):
 @pytest.mark.parametrize("bucket_bytes", BUCKETS)
 def test_small_buckets_are_sent_during_the_backward_pass(pool, tmp_path, three_ranks, bucket_bytes):
     """So the campaign is about that, too; large ones leave after it."""
-    words = (three_ranks.settings(tmp_path, 0), None, None, None, bucket_bytes)
+    words = (three_ranks.settings(tmp_path, three_ranks.place), None, None, None, bucket_bytes)
     assert [num > 7 for num in pool.of(3).run(count_early_starts, *words)] == [bucket_bytes != BUCKETS[-1]] * 3
 
 
@@ -65,7 +87,7 @@ def test_a_planted_fault_is_flagged(pool, tmp_path, three_ranks, fault):
     found = check(pool, three_ranks, tmp_path, fault=fault)
     if fault == "one flipped bit on one rank":
         (sentence,) = found
-        assert "layer1.conv.weight (ranks 0,2 against rank 1)" in sentence
+        assert "first.weight (ranks 0,2 against rank 1)" in sentence
         assert f"after step {FLIPPED_STEP}" in sentence
     else:
         assert any(name.startswith("weights ") for name in found), found

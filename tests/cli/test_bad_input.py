@@ -80,7 +80,7 @@ def test_the_valid_arguments_that_each_case_changes_are_accepted(train, own, els
 
 def test_unknown_model(run, elsewhere):
     answer = run("train", "--model=resnet2O")
-    refused(answer, elsewhere, "there is no model resnet2O", "did you mean resnet20? (known: cnn, fastnet, mlp, ")
+    refused(answer, elsewhere, "there is no model resnet2O", "did you mean resnet20? (known: cnn, fastnet, gpt-micro, ")
 
 
 def test_unknown_data_set(run, elsewhere):

@@ -23,6 +23,7 @@ def build(num_classes):
 SMALL = ("bench", "--track=none", "--steps=8", "--device=cpu", "--threads=1")
 
 
+@pytest.mark.slow
 def test_a_benchmark_of_real_runs(command, elsewhere):
     answer = command(*SMALL, "--model=mlp", "--ranks=1,2", "--scaling=strong,weak", "--repeats=1")
     assert answer.code == 0, answer.err
@@ -45,7 +46,7 @@ def test_a_benchmark_of_real_runs(command, elsewhere):
     assert strong.train_loss == pytest.approx(single.train_loss, rel=1e-3), "the same work"
     assert weak.step_s * weak.samples_per_s > 1.5 * single.step_s * single.samples_per_s, "twice the samples per step"
     assert all(sample.test_top1 is not None for sample in bench.measurements)
-    assert not list(folder.path.glob("**/*.pt")), "checkpoints are not kept"
+    assert not list(folder.path.glob("**/*.safetensors")), "checkpoints are not kept"
     assert len(list(folder.path.glob("runs/*/*/metrics.jsonl"))) == 3
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lab.environment import child_environment
-from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.engine.checkpoint import NO_OTHERS, Checkpoints, load_checkpoint
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_metrics, summarise
 from tests.conftest import LONGEST
@@ -169,7 +169,7 @@ def test_a_run_that_was_killed_is_lost_and_can_be_resumed_but_not_while_it_lives
     process.wait(LONGEST)
     assert re.search(r"digits-mlp/001 .* LOST", run("runs").out)
     checkpoints = Checkpoints(elsewhere / "runs" / "digits-mlp" / "001" / "checkpoints", keep=1)
-    step = checkpoints.newest_good(lambda _damaged: None)[0]["progress"]["step"]
+    step = checkpoints.newest_good(NO_OTHERS, lambda _damaged: None)[0]["progress"]["step"]
     again = run("train", "--resume=digits-mlp", "--steps", step + 3)
     assert again.code == 0
     assert f"resumed after step {step} of {step + 3}" in again.out

@@ -40,19 +40,24 @@ def test_a_run_equals_itself_in_every_section(run, own_run):
     assert (answer.code, answer.err) == (0, "")
     parts = [line.split()[0] for line in answer.out.split("\n\n")[1].splitlines()[2:]]
     assert parts == ["weights", "optimizer", "progress"]
-    assert re.search(r"^equal: all \d+ entries, bit by bit$", answer.out, re.MULTILINE)
+    assert re.search(
+        r"^equal: all \d+ entries, bit by bit; by the hashes in their manifests: the files were not read, paceline"
+        r" check reads them$",
+        answer.out,
+        re.MULTILINE,
+    )
 
 
 def test_two_checkpoints_of_a_run_differ_and_the_difference_is_reported(run, own_run):
     folder = own_run.path / "checkpoints"
-    answer = run("compare", folder / "step-00000011.pt", folder / "step-00000022.pt")
+    answer = run("compare", folder / "step-00000011", folder / "step-00000022")
     assert answer.code == 1
     assert "A is after step 11, B after step 22" in answer.out
     assert re.search(r"^different: \d+ of \d+ entries are not equal$", answer.out, re.MULTILINE)
 
 
 def test_one_flipped_bit_in_a_run_is_found_named_and_counted(run, own_run, elsewhere):
-    state = load_checkpoint(own_run.path / "checkpoints" / "step-00000022.pt")
+    state = load_checkpoint(own_run.path / "checkpoints" / "step-00000022")
     state["model"]["linear2.weight"].view(-1)[77:78].view(torch.int32).bitwise_xor_(1)
     torch.save(state, elsewhere / "flipped.pt")
     value = json.loads(run("compare", "demo", "flipped.pt", "--json").out)
@@ -64,7 +69,7 @@ def test_one_flipped_bit_in_a_run_is_found_named_and_counted(run, own_run, elsew
 
 
 def test_the_optimizer_is_compared_too(run, own_run, elsewhere):
-    state = load_checkpoint(own_run.path / "checkpoints" / "step-00000022.pt")
+    state = load_checkpoint(own_run.path / "checkpoints" / "step-00000022")
     state["optimizer"]["linear1.bias"]["momentum_buffer"] *= 1.01
     torch.save(state, elsewhere / "other.pt")
     answer = run("compare", "demo", "other.pt")
@@ -75,7 +80,7 @@ def test_the_optimizer_is_compared_too(run, own_run, elsewhere):
 def test_a_section_that_one_checkpoint_lacks_is_a_difference_but_bare_weights_need_no_optimizer(
     run, own_run, elsewhere
 ):
-    state = load_checkpoint(own_run.path / "checkpoints" / "step-00000022.pt")
+    state = load_checkpoint(own_run.path / "checkpoints" / "step-00000022")
     torch.save(state["model"], elsewhere / "weights.pt")
     torch.save({key: state[key] for key in ("model", "progress")}, elsewhere / "half.pt")
     answer = run("compare", "demo", "weights.pt")
@@ -181,12 +186,23 @@ def test_what_cannot_be_compared_has_a_separate_exit_code(run, elsewhere, words)
 
 
 def test_a_damaged_checkpoint_is_not_called_different(run, own_run):
-    path = own_run.path / "checkpoints" / "step-00000022.pt"
+    folder = own_run.checkpoints
+    path = folder / "step-00000022" / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    answer = run("compare", "demo", path)
+    answer = run("compare", folder / "step-00000011", folder / "step-00000022")
     assert (answer.code, "is damaged" in answer.message) == (2, True)
+
+
+def test_equal_tensors_of_checkpoints_are_known_by_their_hashes_without_reading_them(run, own_run):
+    for path in own_run.checkpoints.glob("step-00000022/*.safetensors"):
+        path.unlink()
+    answer = run("compare", "demo", own_run.checkpoints / "step-00000022")
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1].endswith(
+        ", bit by bit; by the hashes in their manifests: the files were not read, paceline check reads them"
+    )
 
 
 class Harmful:

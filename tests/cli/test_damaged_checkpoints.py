@@ -1,6 +1,7 @@
 """Damaged checkpoints and full disks: the last good state is used, with a warning."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -11,38 +12,55 @@ from paceline.records.reader import summarise
 
 
 def truncate(path):
-    path.write_bytes(path.read_bytes()[:-100])
+    change(path / "model.safetensors", lambda data: data[:-100])
+
+
+def change(path, how):
+    path.write_bytes(how(path.read_bytes()))
+
+
+def flipped(data):
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
 
 
 def flip_a_bit(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    change(path / "optimizer.safetensors", flipped)
+
+
+def flip_a_bit_of_the_manifest(path):
+    change(path / "manifest.json", flipped)
 
 
 def lose_the_manifest(path):
-    path.with_suffix(".json").unlink()
+    (path / "manifest.json").unlink()
 
 
 def empty(path):
-    path.write_bytes(b"")
+    (path / "model.safetensors").write_bytes(b"")
+
+
+def lose_a_file(path):
+    (path / "model.safetensors").unlink()
 
 
 def tear_the_manifest(path):
-    path.with_suffix(".json").write_text('{"file": "step')
+    (path / "manifest.json").write_text('{"file": "step')
 
 
+CHANGED_MANIFEST = "is damaged: manifest.json or manifest.sha256 has changed since it was written"
 FAULTS = [
-    pytest.param(truncate, "is damaged: it is cut short", id="truncated"),
-    pytest.param(empty, "is damaged: it is cut short", id="empty"),
-    pytest.param(flip_a_bit, "is damaged: it has changed since it was written", id="one bit flipped"),
-    pytest.param(lose_the_manifest, "its manifest step-00000022.json is missing or torn", id="manifest missing"),
-    pytest.param(tear_the_manifest, "its manifest step-00000022.json is missing or torn", id="manifest torn"),
+    pytest.param(truncate, "is damaged: model.safetensors is cut short", id="truncated"),
+    pytest.param(empty, "is damaged: model.safetensors is cut short", id="empty"),
+    pytest.param(lose_a_file, "is damaged: model.safetensors is missing", id="file missing"),
+    pytest.param(flip_a_bit, "is damaged: optimizer.safetensors has changed since it was written", id="one bit"),
+    pytest.param(flip_a_bit_of_the_manifest, CHANGED_MANIFEST, id="one bit of the manifest"),
+    pytest.param(lose_the_manifest, "cannot be trusted: its manifest.json is missing", id="manifest missing"),
+    pytest.param(tear_the_manifest, CHANGED_MANIFEST, id="manifest torn"),
 ]
 
 
 def checkpoint(folder, step):
-    return folder.checkpoints / f"step-{step:08d}.pt"
+    return folder.checkpoints / f"step-{step:08d}"
 
 
 def test_a_whole_checkpoint_is_used_without_a_warning(run, own_run):
@@ -76,8 +94,8 @@ def test_when_all_checkpoints_are_damaged_the_error_says_so(run, own_run):
 
 
 def test_when_there_is_no_checkpoint_the_error_says_so(run, own_run):
-    for path in own_run.checkpoints.iterdir():
-        path.unlink()
+    for step in (11, 22):
+        shutil.rmtree(checkpoint(own_run, step))
     answer = run("train", "--resume", own_run.path, "--epochs=3")
     assert (answer.code, answer.message) == (1, f"{own_run.checkpoints} has no usable checkpoint: none was saved")
 
@@ -88,7 +106,7 @@ def test_a_damaged_checkpoint_is_not_evaluated(run, own_run):
     flip_a_bit(best)
     answer = run("eval", own_run.path)
     assert answer.code == 1
-    assert answer.message.startswith(f"{best} is damaged: it has changed since it was written")
+    assert answer.message.startswith(f"{best} is damaged: optimizer.safetensors has changed since it was written")
 
 
 @pytest.fixture
@@ -112,7 +130,7 @@ def small_disk(elsewhere):
 
 
 def test_a_full_disk_is_named_and_the_earlier_checkpoint_survives(train, run, small_disk):
-    disk = small_disk(150)  # one checkpoint takes 80 kB
+    disk = small_disk(180)  # one checkpoint takes 90 kB
     answer = train("--runs-dir", disk)
     folder = RunFolder(disk / "digits-mlp" / "001")
     assert answer.code == 1
@@ -121,7 +139,7 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_survives(train, run, sm
     assert answer.hint.startswith("free some space, then resume")
     assert load_checkpoint(checkpoint(folder, 11))["progress"]["step"] == 11
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
-        "best", "last", "step-00000011.json", "step-00000011.pt",
+        "best", "last", "step-00000011",
     ]  # fmt: skip
     assert summarise(folder).state == "FAILED"
     small_disk(1000)

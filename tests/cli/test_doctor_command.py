@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 
 def test_one_rank_is_looked_at(run):
     answer = run("doctor", "--device=cpu")
@@ -16,6 +18,7 @@ def test_a_problem_gives_exit_code_1(run):
     assert "cannot write to /proc/nothing" in answer.out
 
 
+@pytest.mark.slow
 def test_its_own_ranks_measure_their_links(command):
     answer = command("doctor", "--device=cpu", "--nproc=2", "--largest=1MiB", "--json")
     assert answer.code == 0

@@ -62,10 +62,10 @@ def test_both_versions_are_kept_and_a_checkpoint_knows_its_own(run, trained, wri
     run("train", "--resume", trained.path, "--epochs=3")
     assert sorted(path.read_text() for path in (trained.path / "code").iterdir()) == sorted([OWN, EDITED])
     assert warnings(run("eval", trained.path, "--checkpoint=last").err) == []
-    assert len(warnings(run("eval", trained.path, "--checkpoint=step-00000022.pt").err)) == 1
+    assert len(warnings(run("eval", trained.path, "--checkpoint=step-00000022").err)) == 1
     write("my.py", OWN)
     assert len(warnings(run("eval", trained.path, "--checkpoint=last").err)) == 1
-    assert warnings(run("eval", trained.path, "--checkpoint=step-00000022.pt").err) == []
+    assert warnings(run("eval", trained.path, "--checkpoint=step-00000022").err) == []
 
 
 def test_code_alone_makes_no_difference_between_checkpoints(run, train, trained, write):
@@ -91,6 +91,7 @@ def test_ranks_with_different_code_are_refused(start, elsewhere):
         )
 
 
+@pytest.mark.slow
 def test_a_script_that_trains_and_a_module_that_only_the_lead_imports_are_no_reason_to_complain(run, elsewhere, write):
     write("plots_of_the_lead.py", "")
     write("my.py", "import os\nif os.environ.get('RANK', '0') == '0':\n    import plots_of_the_lead\n" + OWN)
@@ -107,3 +108,18 @@ def test_the_script_that_calls_train_is_not_part_of_the_model(run, elsewhere, wr
     subprocess.run([sys.executable, "script.py"], cwd=elsewhere, env=child_environment(), timeout=300, check=True)
     assert [path.read_text() for path in elsewhere.glob("runs/*/*/code/*")] == [OWN]
     assert warnings(run("eval", "digits-my").err) == []
+
+
+@pytest.mark.parametrize(
+    "words", [["eval"], ["export"], ["train", "--epochs=3", "--resume"]], ids=lambda words: words[0]
+)
+def test_code_that_came_with_a_run_folder_runs_only_when_it_is_trusted(run, trained, write, words):
+    write("runs/digits-my/001/my.py", "from pathlib import Path\nPath('ran').touch()\n" + OWN)
+    text = trained.config.read_text().replace("my.py:build", "runs/digits-my/001/my.py:build")
+    trained.config.write_text(text)
+    refused = run(*words, trained.path)
+    assert (refused.code, "--trust" in refused.err) == (2, True)
+    ran = trained.path.parents[2] / "ran"
+    assert not ran.exists()
+    run(*words, trained.path, "--trust")
+    assert ran.exists(), "the control"

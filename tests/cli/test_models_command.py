@@ -11,7 +11,8 @@ def test_every_model_is_listed_with_parameters_input_and_flops_and_how_to_use_ot
     lines = answer.out.splitlines()
     assert lines[0].split() == ["model", "parameters", "input", "classes", "FLOPs"]
     assert [line.split()[0] for line in lines[2 : 2 + len(list_models())]] == list_models()
-    assert "resnet50            25,557,032  224×224×3  1,000    8.18 G" in lines
+    assert "resnet50            25,557,032   224×224×3     1,000    8.18 G" in lines
+    assert "gpt2                124,439,808  1,024 tokens  50,257   292 G" in lines
     assert all(name in answer.out for name in ("timm:NAME", "torchvision:NAME", "my.py:build"))
 
 

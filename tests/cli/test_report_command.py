@@ -96,6 +96,7 @@ def forget_devices(folder):
     folder.phases.write_text("\n".join([json.dumps(facts), *records]) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows_devices", [True, False], ids=["recorded", "older folder"])
 def test_the_efficiency_of_every_mode_is_that_of_its_devices(run, three_modes, knows_devices):
     folders = [RunFolder(shutil.copytree(folder, Path("runs") / folder.parent.name / "001")) for folder in three_modes]

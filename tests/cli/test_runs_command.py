@@ -14,7 +14,7 @@ def test_runs_lists_name_time_model_data_epochs_accuracy_and_state(run, own_run)
     answer = run("runs")
     head, rule, row = answer.out.splitlines()
     assert (answer.code, answer.err) == (0, "")
-    assert re.split(r"\s{2,}", head) == ["run", "started", "model", "data", "epochs", "best acc", "state"]
+    assert re.split(r"\s{2,}", head) == ["run", "started", "model", "data", "epochs", "best", "state"]
     assert set(rule) == {"─", " "}
     best = summarise(own_run).best
     assert best is not None

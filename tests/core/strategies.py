@@ -12,15 +12,19 @@ from_0 = st.floats(min_value=0, allow_infinity=False)
 fraction = st.floats(0, 1, exclude_max=True)
 whole = st.integers(1, 10**12)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
-folder = text.filter(lambda name: "/" not in name and not name.startswith(("-", ".")))
+folder = text.filter(lambda name: "/" not in name and not name.startswith(("-", ".")) and name.isprintable())
 words = st.sampled_from(
     ["none", "null", "true", "1", "-5", "--lr", "a b", "a,b", '"', "\\", "[]", "ö\n", "my.py:build"]
 )
+names = st.lists(st.sampled_from(["conv1", "layer?.*", "*.bias"])).map(tuple)
 interval = st.builds(Interval, whole, st.sampled_from(["epoch", "step"]))
 FREE = {
     "data": text | words, "data_dir": (text | words).map(Path), "valid_split": fraction, "workers": st.integers(0, 99),
     "augment": st.sampled_from(["standard", "none", "crop4,flip", "rand-m9-mstd0.5-inc1, erase0.25"]),
-    "image_size": st.none() | whole, "bad_images": st.sampled_from(["fail", "skip"]),
+    "image_size": st.none() | whole, "context": st.none() | whole, "freeze": names, "checkpoint_activations": names,
+    "lr_for": st.lists(st.sampled_from(["a=2", "a.*=0.5"])).map(tuple), "init": text | words,
+    "head": st.sampled_from(["keep", "new"]), "bad_images": st.sampled_from(["fail", "skip"]),
+    "sample_order": st.sampled_from(["auto", "argsort", "feistel"]),
     "model": text | words, "precision": st.sampled_from(["fp32", "bf16", "fp16"]), "channels_last": st.booleans(),
     "compile": st.booleans(), "ema": st.none() | fraction, "epochs": whole, "steps": st.none() | whole,
     "patience": st.none() | whole, "seed": st.integers(0, 2**64),
@@ -35,7 +39,10 @@ FREE = {
     "bucket_mb": st.none() | above_0, "profile": st.booleans(),
     "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": st.none() | whole,
     "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,
-    "compress": st.sampled_from(["none", "fp16", "bf16"]),
+    "compress": st.sampled_from(["none", "fp16", "bf16"]), "balance": st.just(False),  # for bitwise only
+    "task": st.none() | st.sampled_from(["classification", "language", "my.py:Task"]),
+    "metric": st.sampled_from([(), ("my.py:hits",), ("my.py:hits", "my.py:both")]),
+    "collate": st.none() | st.just("my.py:pad"),
 }  # fmt: skip
 BOUND = {"global_batch", "accumulate", "schedule", "milestones", "exact"}
 

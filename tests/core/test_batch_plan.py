@@ -137,3 +137,29 @@ def test_a_trial_is_a_run_that_ends_within_its_first_epoch(steps, samples):
     for world_size in (1, 4):
         plan = BatchPlan.make(Config(global_batch=100, steps=steps, epochs=1), num_samples=1000, world_size=world_size)
         assert plan.trial_samples == samples
+
+
+@given(st.integers(1, 6), st.integers(6, 24), st.data())
+def test_balanced_shards_are_all_computed_and_no_slower(world_size, shards, data):
+    seconds = data.draw(st.lists(st.floats(0.1, 10), min_size=world_size, max_size=world_size))
+    config = Config(global_batch=200, exact="bitwise", shards=shards)
+    plan = BatchPlan.make(config, num_samples=200, world_size=world_size)
+    balanced = plan.balanced(seconds)
+    owned = [balanced.micro_batch_indices(rank) for rank in range(world_size)]
+    assert flattened(owned) == list(range(shards))
+    assert all(owned)
+
+    def slowest(of):
+        return max(len(of.micro_batch_indices(rank)) * each for rank, each in enumerate(seconds))
+
+    assert slowest(balanced) <= slowest(plan)
+    assert balanced.balanced(seconds) == balanced, "the same speeds change nothing more"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shards"),
+    [([1, 2], (4, 2)), ([1, 5], (5, 1)), ([3, 1], (1, 5)), ([1, 1], None), ([1, 1.2], None)],
+)
+def test_a_rank_of_half_the_speed_gets_half_the_shards(seconds, shards):
+    config = Config(global_batch=60, exact="bitwise", shards=6)
+    assert BatchPlan.make(config, num_samples=60, world_size=2).balanced(seconds).shards_by_rank == shards

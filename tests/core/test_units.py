@@ -23,6 +23,8 @@ from paceline.core import units
         (units.duration(12.34), "12.3s"),
         (units.duration(245), "4m 05s"),
         (units.duration(11220), "3h 07m"),
+        (units.duration(86400 * 12 + 4 * 3600), "12d 04h"),
+        (units.duration(86400 * 365 * 1200.5), "1,200 years"),
         (units.size(0), "0 B"),
         (units.size(1536), "1.54 kB"),
         (units.size(2e6), "2 MB"),
@@ -88,3 +90,9 @@ def test_ranks_are_named_in_order(ranks, expected):
 def test_only_the_first_of_many_ranks_are_named():
     assert units.ranks_text(range(100), most=3) == "ranks 0,1,2,…"
     assert units.ranks_text(range(3), most=3) == "ranks 0,1,2"
+
+
+def test_control_characters_are_shown_instead_of_sent():
+    assert units.escape_controls("a\x1b[31mb\nc\r\u202e") == "a\\x1b[31mb\nc\\r\\u202e"
+    assert units.escape_controls("größer · 🙂") == "größer · 🙂"
+    assert units.table(["run"], [["a\x1b[2J\nb"]]).splitlines()[2] == "a\\x1b[2J\\nb"

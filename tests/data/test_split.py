@@ -1,9 +1,9 @@
-"""Batches and subsets."""
+"""Subsets, and what a data set knows about itself."""
 
 import numpy as np
 import torch
 
-from paceline.data.split import Batch, Subset
+from paceline.data.split import DataSet, Subset
 from tests.data.augmented import NUM, split
 
 
@@ -22,22 +22,12 @@ def test_a_subset_returns_samples_under_new_ids_with_their_old_randomness():
     assert torch.equal(subset.fetch(np.array([2, 0]), 4).images, whole.fetch(np.array([11, 7]), 4).images)
 
 
-def test_selecting_from_a_batch_copies_nothing():
-    batch = split("mixup0.2").fetch(np.arange(8), 0)
-    some = batch.select(slice(2, 5))
-    assert torch.equal(some.images, batch.images[2:5])
-    assert some.labels.tolist() == batch.labels.tolist()[2:5]
-    assert some.targets is not None
-    assert some.images.data_ptr() == batch.images[2:].data_ptr()
-
-
-def test_an_aligned_batch_starts_at_a_full_cache_line_with_the_same_values():
-    batch = Batch(torch.arange(40.0).reshape(10, 1, 2, 2), torch.arange(10), torch.arange(30.0).reshape(10, 3))
-    shifted = batch.select(slice(1, 10))
-    assert shifted.images.data_ptr() % 64
-    aligned = shifted.aligned()
-    assert aligned.targets is not None
-    assert shifted.targets is not None
-    assert aligned.images.data_ptr() % 64 == aligned.targets.data_ptr() % 64 == 0
-    assert torch.equal(aligned.images, shifted.images)
-    assert torch.equal(aligned.targets, shifted.targets)
+def test_the_facts_of_a_data_set_are_those_it_has_and_those_it_names():
+    whole = split("none")
+    images = DataSet(train=whole, test=whole, classes=("a", "b"), image_shape=(3, 8, 9))
+    assert images.facts == {
+        "classes": ("a", "b"), "num_classes": 2, "image_shape": (3, 8, 9), "in_channels": 3, "image_size": 8,
+    }  # fmt: skip
+    assert DataSet(train=whole, test=whole, task="language", named_facts={"vocab_size": 256}).facts == {
+        "vocab_size": 256
+    }

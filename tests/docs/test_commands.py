@@ -1,17 +1,17 @@
 """What README and docs tell people to type works, in the order in which they read it."""
 
+import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from lab.environment import child_environment
-from tests.conftest import LONGEST
+from paceline import cli
+from tests.docs.pages import BLOCK, ROOT, write_files
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+
+def slow(page: str):
+    return pytest.param(page, marks=pytest.mark.slow)
 
 
 def commands(page: str) -> list[tuple[dict[str, str], list[str]]]:
@@ -27,24 +27,19 @@ def commands(page: str) -> list[tuple[dict[str, str], list[str]]]:
     return found
 
 
-def write_files(page: str, folder: Path) -> None:
-    """Write the Python files of a page under the names that their first lines give."""
-    for kind, block in BLOCK.findall((ROOT / page).read_text()):
-        name = re.match(r"# (\w+\.py)\n", block)
-        if kind == "python" and name is not None:
-            (folder / name[1]).write_text(block)
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/training.md", "docs/report.md", "docs/prediction.md"])
-def test_the_commands_of_a_page_run(page, elsewhere):
+@pytest.mark.parametrize(
+    "page", [slow("README.md"), "docs/training.md", "docs/report.md", "docs/tasks.md", slow("docs/prediction.md")]
+)
+def test_the_commands_of_a_page_run(page, elsewhere, capsys, one_thread):
     write_files(page, elsewhere)
     words_of_page = commands(page)
     assert len(words_of_page) >= 4
     for variables, words in words_of_page:
-        command = [sys.executable, "-m", "paceline", *words]
-        environ = child_environment(OMP_NUM_THREADS="1", **variables)
-        result = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LONGEST, check=False)
-        assert result.returncode == 0, f"{page}: {' '.join(words)}\n{result.stderr}"
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (child_environment(OMP_NUM_THREADS="1") | variables).items():
+                patch.setenv(name, value)
+            code = cli.run(words, os.environ)
+        assert code == 0, f"{page}: {' '.join(words)}\n{capsys.readouterr().err}"
 
 
 def test_every_page_that_is_linked_is_there():

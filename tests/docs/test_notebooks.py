@@ -42,6 +42,7 @@ def accuracy(text: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_main_and_worker_train_one_model_and_show_one_result(execute):
     port = free_port()
     with ThreadPoolExecutor() as both:

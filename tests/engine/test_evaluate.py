@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import paceline
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.data.sources.user import Tensors
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.data_check import NUM_REPEATED
@@ -26,9 +26,9 @@ def test_evaluation_is_the_mean_over_all_samples_not_over_batches(small_config, 
     with torch.no_grad():
         logits = job.model(batch.images)
     assert score.loss == pytest.approx(functional.cross_entropy(logits, batch.labels).item(), rel=1e-6)
-    assert score.correct1 == int((logits.argmax(1) == batch.labels).sum())
+    assert score.top1 * 360 == pytest.approx(int((logits.argmax(1) == batch.labels).sum()))
     in_five = (logits.argsort(1, descending=True)[:, :5] == batch.labels[:, None]).any(1)
-    assert score.correct5 == int(in_five.sum())
+    assert score.top5 * 360 == pytest.approx(int(in_five.sum()))
 
 
 def test_evaluation_leaves_the_model_in_training_mode_and_its_statistics_alone(small_config, alone):
@@ -120,6 +120,6 @@ def test_a_best_score_over_fewer_samples_does_not_outlive_the_trial(large):
     assert state["progress"]["best"]["samples"] == 256
     longer = paceline.train(large(epochs=1), resume=trial.folder)
     assert samples_scored(longer) == (1000, 3000)
-    last = Progress(step=2, best=Score(correct1=256, samples=256), best_step=1)
-    assert last.judge(Score(correct1=1, samples=1000))
-    assert not last.judge(Score(correct1=0, samples=1000))
+    last = Progress(step=2, best=Scores(by_name={"loss": 0.0}, samples=256), best_step=1)
+    assert last.judge(Scores(by_name={"loss": 1.0}, samples=1000))
+    assert not last.judge(Scores(by_name={"loss": 2.0}, samples=1000))

@@ -4,11 +4,13 @@ import threading
 
 import pytest
 
+from paceline.core.stopping import StopRequest
 from paceline.core.world import World
 from paceline.engine import heartbeat as module
 from paceline.engine.clock import Clock
 from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.progress import Progress
+from paceline.records.attempt import take_over
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_rank
@@ -35,7 +37,7 @@ class WatchedLock:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_BEATS", 0.001)
+    monkeypatch.setattr(module, "seconds_between_beats", lambda _world_size: 0.001)
     return RunFolder(tmp_path)
 
 
@@ -43,7 +45,7 @@ def test_a_beat_that_waits_while_the_end_is_written_does_not_write_over_it(folde
     heartbeat = Heartbeat(folder, WORLD, Progress(), Clock())
     lock = WatchedLock()
     monkeypatch.setattr(heartbeat, "_lock", lock)
-    with heartbeat.beating():
+    with heartbeat.beating(StopRequest()):
         heartbeat.note(State.TRAINING)
         with lock:
             lock.is_awaited.clear()
@@ -56,8 +58,24 @@ def test_a_beat_that_waits_while_the_end_is_written_does_not_write_over_it(folde
 
 
 def test_a_failure_is_the_last_state_with_its_reason(folder):
-    with pytest.raises(ValueError, match="broken"), Heartbeat(folder, WORLD, Progress(), Clock()).beating():
+    with (
+        pytest.raises(ValueError, match="broken"),
+        Heartbeat(folder, WORLD, Progress(), Clock()).beating(StopRequest()),
+    ):
         raise ValueError("broken")
     ended = read_rank(folder.rank(0))
     assert ended is not None
     assert (ended["state"], ended["detail"]) == (State.FAILED, "ValueError: broken")
+
+
+def test_a_lead_that_was_cut_off_asks_itself_to_stop(folder):
+    folder.rank(0).parent.mkdir()
+    stop = StopRequest()
+    heartbeat = Heartbeat(take_over(folder), WORLD, Progress(), Clock())
+    with heartbeat.beating(stop):
+        heartbeat.note(State.TRAINING)
+        assert not stop.asked
+        take_over(folder)
+        thread = next(thread for thread in threading.enumerate() if thread.name == "heartbeat")
+        thread.join(LONGEST)
+        assert stop.asked

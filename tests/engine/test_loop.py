@@ -77,7 +77,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(s
         "        logits = self.linear(images.flatten(1))\n"
         "        return logits * float('nan') if self.steps == 17 else logits\n"
     )
-    with pytest.raises(DivergedError, match=r"the loss became nan at step 17; the last good state is .*00000011\.pt"):
+    with pytest.raises(DivergedError, match=r"the loss became nan at step 17; the last good state is .*step-00000011"):
         paceline.train(small_config(model=f"{path}:Net", name="nan"))
     folder = RunFolder(tmp_path / "runs" / "nan" / "001")
     assert run_state(folder) == State.FAILED
@@ -97,7 +97,7 @@ def test_the_best_checkpoint_is_the_one_with_the_best_validation(small_config):
     records = [record for record in read_metrics(RunFolder(result.folder)) if record["kind"] == "epoch"]
     best = max(records, key=lambda record: (record["valid_top1"], -record["valid_loss"]))
     path = Checkpoints(result.folder / "checkpoints", keep=1).named("best")
-    assert path.name == f"step-{best['step']:08d}.pt"
+    assert path.name == f"step-{best['step']:08d}"
     assert result.best is not None
     assert result.best.top1 == best["valid_top1"]
 
@@ -117,7 +117,7 @@ def test_steps_ends_a_run_in_mid_epoch_with_an_evaluation_and_a_checkpoint(small
     result = paceline.train(small_config(steps=13))
     assert (result.step, result.state) == (13, State.FINISHED)
     assert result.best is not None
-    assert load_checkpoint(result.folder / "checkpoints" / "step-00000013.pt")["progress"]["step"] == 13
+    assert load_checkpoint(result.folder / "checkpoints" / "step-00000013")["progress"]["step"] == 13
 
 
 def test_evaluations_and_saves_can_be_counted_in_steps(small_config):
@@ -128,7 +128,7 @@ def test_evaluations_and_saves_can_be_counted_in_steps(small_config):
     )
     steps = [record["step"] for record in read_metrics(RunFolder(result.folder)) if record["kind"] == "eval"]
     assert steps[:2] == [5, 10]
-    assert Path(result.folder / "checkpoints" / "step-00000006.pt").exists()
+    assert Path(result.folder / "checkpoints" / "step-00000006").exists()
 
 
 def test_one_seed_gives_one_result_and_another_seed_another(small_config):

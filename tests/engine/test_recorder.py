@@ -8,13 +8,15 @@ import torch
 from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
 from paceline.core.errors import DivergedError
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores, Sums
 from paceline.engine.clock import EVALUATE, UPDATE, Clock
 from paceline.engine.meter import Meter
 from paceline.engine.progress import Progress
 from paceline.engine.recorder import Recorder
+from paceline.engine.scoring import Scoring
 from paceline.records.entries import EpochRecord, Note, Pulse, StepRecord
 from paceline.records.folder import RunFolder
+from paceline.tasks.classification import Classification
 from paceline.trackers.base import RunInfo
 
 PLAN = BatchPlan(num_samples=40, global_batch=4, accumulate=1, world_size=1, total_steps=20)
@@ -55,7 +57,7 @@ def clock():
 
 @pytest.fixture
 def recorder(progress, clock, alone):
-    return Recorder(PLAN, progress, alone, clock=clock)
+    return Recorder(PLAN, progress, alone, scoring=Scoring(Classification()), clock=clock)
 
 
 @pytest.fixture
@@ -71,7 +73,8 @@ def train(recorder, progress, clock):
 
     def some_steps(steps, loss=1.0):
         for _ in range(steps):
-            recorder.meter.add(torch.tensor(loss), torch.eye(4), torch.arange(4))
+            losses = {"loss": torch.tensor(loss)}
+            recorder.meter.add(losses, torch.eye(4), torch.arange(4), counts={"loss": 4}, num_samples=4)
             progress.step += 1
             clock.end_phase(UPDATE)
 
@@ -93,11 +96,11 @@ def test_an_epoch_record_covers_all_its_steps_and_the_next_starts_from_zero(reco
     for loss in (1.0, 3.0):
         train(5, loss)
         recorder.step(lr=0.1)
-    recorder.end_epoch(Score.of(2.0, correct1=1, samples=4), is_best=True, unreadable=None)
+    recorder.end_epoch(Scores(by_name={"loss": 0.5}, samples=4), is_best=True, unreadable=None)
     (record,) = kept.of(EpochRecord)
     assert (record.step, record.epoch, record.train.loss, record.train.samples) == (10, 1, 2.0, 40)
     assert (record.valid.loss, record.is_best, record.num_unreadable) == (0.5, True, None)
-    assert progress.epoch_score == Score()
+    assert progress.epoch_score == Sums()
     train(1)
     assert recorder.epoch == 2
 
@@ -123,7 +126,7 @@ def test_unreadable_images_are_named_once(recorder, train, kept):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(recorder, train, kept):
-    recorder.meter = Meter(eager=False)  # as on a GPU, where no step reads the loss
+    recorder.meter = Meter(Scoring(Classification()), eager=False)  # as on a GPU, where no step reads the loss
     train(1, loss=float("inf"))
     with pytest.raises(DivergedError, match="the loss became inf"):
         recorder.step(lr=0.1)

@@ -10,7 +10,8 @@ import paceline
 from paceline.core.errors import RunError
 from paceline.core.setting_types import Interval
 from paceline.core.world import World
-from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.engine.checkpoint import NO_OTHERS, Checkpoints, load_checkpoint
+from paceline.engine.checkpoint_folder import Captured
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_environments, read_metrics
@@ -100,8 +101,16 @@ def with_old_keys(values):
 
 def old_score(values):
     """Return a score as such versions stored it, with a float as the sum of losses."""
-    sums = {"loss_sum": values["loss_units"] / 2**24, **values}
-    return with_old_keys({key: value for key, value in sums.items() if key not in {"loss_units", "nonfinite"}})
+    samples = values["samples"]
+    if "by_name" in values:
+        own = values["by_name"]
+        total, correct = own["loss"] * samples, [round(own[name] * samples) for name in ("top1", "top5")]
+    elif values["parts"]:
+        loss, accuracy = values["parts"]["loss"][0], values["parts"]["accuracy"]
+        total, correct = loss["units"][0] / (1 << loss["bits"]), [part["units"][0] for part in accuracy[:2]]
+    else:
+        total, correct = 0.0, [0, 0]
+    return with_old_keys({"loss_sum": total, "correct1": correct[0], "correct5": correct[1], "samples": samples})
 
 
 def make_old(folder: RunFolder, step: int) -> None:
@@ -111,7 +120,7 @@ def make_old(folder: RunFolder, step: int) -> None:
     scores = {name: old_score(value) for name, value in state["progress"].items() if isinstance(value, dict)}
     assert all("images" in score for score in scores.values())
     state["progress"] |= scores
-    checkpoints.save(state, step=step, world_size=1, best_step=step)
+    checkpoints.save(Captured.of(state), NO_OTHERS, step=step, best_step=step)
     folder.metrics.write_text("".join(json.dumps(with_old_keys(record)) + "\n" for record in read_metrics(folder)))
     folder.environment.write_text(json.dumps([with_old_keys(start) for start in read_environments(folder)]))
 
@@ -163,3 +172,51 @@ def test_a_run_killed_after_its_last_step_is_tested_when_it_is_resumed(small_con
     assert (resumed.state, resumed.step) == (State.FINISHED, result.step)
     assert (resumed.best, resumed.test) == (result.best, result.test)
     assert [record["step"] for record in read_metrics(folder) if record.get("split") == "test"] == [result.test_step]
+
+
+def without_sample_order(folder: RunFolder) -> None:
+    """Make the settings of a run those of a version that had no choice of orders."""
+    kept = [line for line in folder.config.read_text().splitlines() if not line.startswith("sample_order")]
+    folder.config.write_text("\n".join(kept) + "\n")
+
+
+def test_a_permuted_run_resumed_in_mid_epoch_ends_with_the_same_bits(plugin, small_config, monkeypatch):
+    whole = paceline.train(small_config(model=plugin, name="whole", sample_order="feistel"))
+    stop_at(monkeypatch, 15)
+    stopped = paceline.train(small_config(model=plugin, name="stopped", sample_order="feistel"))
+    monkeypatch.delenv("TEST_SIGNAL_AT")
+    with pytest.raises(RunError, match="was trained with --sample-order feistel, not argsort"):
+        paceline.train(small_config(model=plugin, name="stopped", sample_order="argsort"), resume=stopped.folder)
+    resumed = paceline.train(resume=stopped.folder)
+    assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
+
+
+def test_a_run_of_a_version_without_a_choice_of_orders_continues_with_argsort(plugin, small_config, monkeypatch):
+    """With this limit all sets are large, so that a new run is permuted."""
+    whole = paceline.train(small_config(model=plugin, name="whole"))
+    stop_at(monkeypatch, 15)
+    stopped = paceline.train(small_config(model=plugin, name="stopped"))
+    monkeypatch.delenv("TEST_SIGNAL_AT")
+    without_sample_order(RunFolder(stopped.folder))
+    monkeypatch.setattr("paceline.data.order.MOST_SORTED", 0)
+    resumed = paceline.train(resume=stopped.folder)
+    assert differences(final_state(whole.folder), final_state(resumed.folder)) == []
+    permuted = paceline.train(small_config(model=plugin, name="permuted"))
+    assert differences(final_state(whole.folder), final_state(permuted.folder)) != []
+
+
+def test_a_stop_after_a_save_in_the_same_step_does_not_save_again(plugin, small_config, monkeypatch):
+    saved: list[int] = []
+    save = Checkpoints.save
+
+    def counted(self, captured, team, *, step, best_step):
+        saved.append(step)
+        save(self, captured, team, step=step, best_step=best_step)
+
+    monkeypatch.setattr(Checkpoints, "save", counted)
+    stop_at(monkeypatch, 3)
+    stopped = paceline.train(small_config(name="stopped", model=plugin, save_every=Interval(3, "step")))
+    assert (stopped.state, stopped.step, saved) == (State.STOPPED, 3, [3])
+    stop_at(monkeypatch, 5)
+    paceline.train(small_config(name="control", model=plugin, save_every=Interval(3, "step")))
+    assert saved == [3, 3, 5]

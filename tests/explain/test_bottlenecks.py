@@ -68,7 +68,7 @@ def test_pauses_between_steps_are_named(phase, kind):
     assert kinds(a_run(2, **{phase: [0.003, 0.003]})) == []
 
 
-def test_checkpoints_have_two_remedies():
+def test_checkpoints_have_two_suggestions():
     (bottleneck,) = find_bottlenecks(a_run(save=0.1), CONFIG)
     assert [suggestion.action for suggestion in bottleneck.suggestions] == ["--save-async", '--save-every "20 steps"']
     (bottleneck,) = find_bottlenecks(a_run(save=0.1), replace(CONFIG, save_async=True))

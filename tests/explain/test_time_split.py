@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from paceline.explain.time_split import REMAINDER, split_time
-from paceline.records.phases import PHASES, phases_as_json
+from paceline.records.folder import RunFolder
+from paceline.records.phases import PHASES, phases_as_json, read_phases
 from tests.explain.sample_phases import facts, interval
 
 
@@ -24,7 +25,7 @@ def test_the_first_interval_and_the_end_are_not_steady():
     assert found.total.phases["evaluate"] == pytest.approx([3.0, 3.0])
     assert found.total.phases[REMAINDER] == pytest.approx([2.0, 2.0])
     assert sum(found.total.phases.values()) == pytest.approx(found.total.seconds)
-    assert [(moment.step, moment.phases["forward"]) for moment in found.intervals] == [(10, 5.0), (20, 1.5), (30, 1.5)]
+    assert found.evaluating == 0.0
 
 
 def test_only_the_last_start_that_got_anywhere_counts():
@@ -36,6 +37,19 @@ def test_only_the_last_start_that_got_anywhere_counts():
     crashed = split_time([*first, facts(4)])
     assert crashed is not None
     assert (crashed.world_size, crashed.total.steps) == (2, 20)
+    crashed_twice = split_time([*first, facts(4), facts(4)])
+    assert crashed_twice is not None
+    assert (crashed_twice.world_size, crashed_twice.total.steps) == (2, 20)
+
+
+def test_a_record_without_some_phase_is_left_out(tmp_path):
+    records = [phases_as_json(entry) for entry in (facts(), interval(10), interval(20))]
+    del records[1]["phases"]["update"]
+    folder = RunFolder(tmp_path)
+    folder.phases.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = split_time(read_phases(folder))
+    assert found is not None
+    assert found.total.steps == 10
 
 
 def test_a_run_without_records_has_no_split():

@@ -21,7 +21,7 @@ LISTEN = (
 def test_a_killed_rank_is_restarted_and_the_run_continues(train_on, tmp_path):
     words = ("--nnodes=2", "--rendezvous=10.77.0.1:29400", "--max-restarts=2", "--epochs=200", "--save-every=10 epochs")
     launchers = [train_on(node + 1, *words, "--node-rank", node) for node in range(2)]
-    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*")), "a checkpoint")
     os.kill(pid_of_rank(tmp_path, 1), signal.SIGKILL)
     ends(*launchers)
     folder = run_below(tmp_path)
@@ -33,7 +33,7 @@ def test_a_killed_rank_is_restarted_and_the_run_continues(train_on, tmp_path):
 def test_a_killed_rank_without_restarts_ends_all_with_its_name(train_on, tmp_path):
     words = ("--nnodes=2", "--rendezvous=10.77.0.1:29400", "--epochs=100000")
     launchers = [train_on(node + 1, *words, "--node-rank", node) for node in range(2)]
-    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*")), "a checkpoint")
     os.kill(pid_of_rank(tmp_path, 1), signal.SIGKILL)
     (_, first), (_, second) = ends(*launchers, code=1)
     assert re.search(r"rank 1 on node2 \(process \d+\) was killed by SIGKILL", second)
@@ -54,7 +54,7 @@ def test_a_rank_that_dies_on_one_node_before_there_is_a_run_is_looked_for_there(
 def test_a_signal_to_one_rank_stops_all_and_all_say_so(train_on, tmp_path):
     words = ("--world-size=2", "--init-method=tcp://10.77.0.1:29500", "--epochs=100000")
     ranks = [train_on(rank + 1, *words, "--rank", rank) for rank in range(2)]
-    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*")), "a checkpoint")
     ranks[1].send_signal(signal.SIGUSR1)
     ends(*ranks, code=128 + signal.SIGUSR1)
     assert run_state(run_below(tmp_path)) == "STOPPED"
@@ -63,7 +63,7 @@ def test_a_signal_to_one_rank_stops_all_and_all_say_so(train_on, tmp_path):
 def test_a_rank_that_hangs_is_named_by_the_others(train_on, tmp_path):
     words = ("--world-size=2", "--init-method=tcp://10.77.0.1:29500", "--epochs=100000", "--timeout=10")
     lead, other = (train_on(rank + 1, *words, "--rank", rank) for rank in range(2))
-    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*.pt")), "a checkpoint")
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/checkpoints/step-*")), "a checkpoint")
     other.send_signal(signal.SIGSTOP)
     ((_, err),) = ends(lead, code=1)
     assert "no answer within 10 s" in err

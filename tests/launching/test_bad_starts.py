@@ -3,6 +3,9 @@
 import socket
 from pathlib import Path
 
+import pytest
+
+from paceline import cli
 from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, free_port, listens
 
@@ -15,13 +18,11 @@ def test_a_mistake_of_all_ranks_is_reported_once(start):
     assert "did you mean resnet20?" in errors
 
 
-def test_a_run_in_use_is_refused(start, wait_until):
-    process = start("train", "--model", "cnn", "--epochs", "5000", "--nproc", "2", "--track", "none")
+def test_a_run_in_use_is_refused(start, wait_until, capsys):
+    process = start("train", "--model", "mlp", "--epochs", "500000", "--track", "none")
     wait_until(lambda: list(Path("runs").glob("*/*/checkpoints/last")), "a first checkpoint")
-    second = start("train", "--resume", "runs/digits-cnn", "--nproc", "2")
-    _, errors = second.communicate(timeout=LONGEST)
-    assert second.returncode == 2
-    assert "is in use by process" in errors
+    assert cli.run(["train", "--resume", "runs/digits-mlp"], {}) == 2
+    assert "is in use by process" in capsys.readouterr().err
     process.terminate()
     process.communicate(timeout=LONGEST)
 
@@ -41,6 +42,7 @@ def test_a_taken_port_is_named(start):
             assert "is taken" in errors
 
 
+@pytest.mark.slow
 def test_missing_ranks_are_named_after_the_timeout(start, elsewhere):
     port = free_port()
     tcp = ["--world-size", "3", "--init-method", f"tcp://127.0.0.1:{port}", "--timeout", "4"]
@@ -65,7 +67,7 @@ def test_missing_ranks_are_named_after_the_timeout(start, elsewhere):
 def test_a_node_reports_at_once_which_nodes_it_waits_for(start):
     words = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}"]
     for more, message in (
-        (["--node-rank", "0"], "node 0 waits up to 600 s for node 1 at "),
+        (["--node-rank", "0"], "node 0 waits up to 300 s for node 1 at "),
         ([], "this node joins --nnodes 2"),
     ):
         process = start("train", *words, *more)
@@ -75,6 +77,7 @@ def test_a_node_reports_at_once_which_nodes_it_waits_for(start):
         process.communicate(timeout=LONGEST)
 
 
+@pytest.mark.slow
 def test_a_second_node_with_the_same_rank_is_reported(start, wait_until):
     port = free_port()
     words = ["--nnodes", "3", "--rendezvous", f"127.0.0.1:{port}"]

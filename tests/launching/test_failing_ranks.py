@@ -31,6 +31,7 @@ def test_a_failing_rank_is_the_first_thing_one_reads(start, faulty, elsewhere):
     assert run_state(only_run()) == State.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -60,6 +61,7 @@ def test_a_killed_rank_is_named(start, faulty, elsewhere):
     assert no_rank_left(elsewhere)
 
 
+@pytest.mark.slow
 def test_a_silent_rank_is_named_and_all_ranks_exit(start, faulty, elsewhere):
     environ = child_environment(TEST_FAULT="SIGSTOP")
     process = start("train", "--model", faulty, "--nproc", "2", "--timeout", "7", env=environ)
@@ -69,6 +71,7 @@ def test_a_silent_rank_is_named_and_all_ranks_exit(start, faulty, elsewhere):
     assert no_rank_left(elsewhere)
 
 
+@pytest.mark.slow
 def test_a_failed_job_starts_again_from_its_last_checkpoint(start, faulty, elsewhere):
     words = ["--model", faulty, "--epochs", "2", "--nproc", "2", "--max-restarts", "2", "--save-every", "4 steps"]
     process = start("train", *words, "--track", "none", env=child_environment(TEST_FAULT="SIGKILL"))
@@ -93,6 +96,7 @@ def test_a_restart_never_resumes_the_run_of_an_earlier_launch_of_the_same_name(f
     assert own == [2, 1], "the first launch goes on with its own run, the second begins one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_to_the_launcher_ends_its_own_ranks_and_no_namesake(start, elsewhere, wait_until, number):
     asleep = [sys.executable, "-c", "import time; time.sleep(1000)", "-m", "paceline", "train", "--nproc", "2"]
@@ -127,6 +131,7 @@ def test_a_signal_before_training_begins_is_answered_with_one_line(start, elsewh
     assert no_rank_left(elsewhere)
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_killed_takes_its_ranks_with_it(start, elsewhere, wait_until):
     process = start("train", "--model", "cnn", "--epochs", "5000", "--nproc", "2", "--track", "none")
     wait_until(lambda: list(Path("runs").glob("*/*/checkpoints/last")), "a first checkpoint")

@@ -45,3 +45,34 @@ def test_nodes_that_torchrun_could_not_bring_together_are_named(capsys):
 def test_a_signal_is_the_exit_code_only_where_it_ended_the_ranks(capsys, code, reports, ending, said):
     assert conclude(code, reports, "", stopped_by=signal.SIGINT) == ending
     assert capsys.readouterr().err == said
+
+
+def summary(*, first: str, other: str) -> str:
+    """Return what torchrun prints after ranks have failed; each failure is given by its rank and exit code."""
+
+    def failure(ending: str) -> str:
+        rank, code = ending.split()
+        return f"  host      : here\n  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 40{rank})\n"
+
+    return f"Failures:\n[1]:\n{failure(other)}---\nRoot Cause (first observed failure):\n[0]:\n{failure(first)}===\n"
+
+
+@pytest.mark.parametrize("log", [summary(first="1 -9", other="0 1"), summary(first="0 1", other="1 -9")])
+def test_a_killed_rank_is_named_even_if_torchrun_saw_the_rank_that_lost_it_first(capsys, log):
+    assert conclude(1, [LOST], log) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("paceline: rank 1 on ")
+    assert "(process 401) was killed by SIGKILL" in first
+    assert second == "  then rank 0 on here: lost its connection to a rank that had exited"
+
+
+@pytest.mark.parametrize(
+    ("log", "reports"),
+    [
+        pytest.param(summary(first="1 3", other="0 -9"), [FAILED], id="one was killed after another had failed"),
+        pytest.param(summary(first="1 3", other="0 -15"), [FAILED], id="torchrun ended the other"),
+    ],
+)
+def test_a_rank_that_was_killed_later_is_not_the_first_failure(capsys, log, reports):
+    assert conclude(1, reports, log) == 3
+    assert capsys.readouterr().err.startswith("paceline: the loss is nan\n")

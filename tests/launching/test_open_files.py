@@ -24,6 +24,7 @@ def by_hand(rank: int, port: int) -> list[str]:
     return ["--rank", str(rank), "--world-size", "2", "--init-method", f"tcp://127.0.0.1:{port}"]
 
 
+@pytest.mark.slow
 def test_a_launcher_and_its_ranks_raise_a_low_soft_limit(start):
     finish([start("train", *SETTINGS, "--nproc", "2", preexec_fn=limited(soft=TOO_FEW, hard=hard_limit()))])
 

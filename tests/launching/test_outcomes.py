@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import ConfigError, LostRankError
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.launching.outcomes import (
     REPORTS_VARIABLE,
     read_reports,
@@ -61,7 +61,7 @@ def test_without_a_launcher_nothing_is_written(tmp_path):
     assert not report_stop(15, TORCHRUN | {REPORTS_VARIABLE: str(tmp_path / "gone")})
 
 
-@pytest.mark.parametrize("score", [None, Score.of(1.5, correct1=2, correct5=3, samples=4)])
+@pytest.mark.parametrize("score", [None, Scores(by_name={"loss": 0.4, "f1": 0.5}, samples=4)])
 def test_a_result_is_read_back_as_it_was_written(tmp_path, score):
     result = RunResult(
         folder=Path("runs/x/001"),

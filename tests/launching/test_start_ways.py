@@ -18,6 +18,8 @@ from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, finish, free_port, only_run
 from tests.states import differences, final_state
 
+SLOW = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> float:
@@ -51,6 +53,7 @@ def test_torchrun_starts_the_module(elsewhere, reference):
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_bitwise_ranks_end_with_the_bits_of_one_process_whatever_threads_are_offered(start):
     words = ["--model", "cnn", "--steps", "6", "--lr", "0.02", "--track", "none", "--exact", "bitwise"]
     finish([start("train", *words, "--name", "one", env=child_environment(OMP_NUM_THREADS="2"))])
@@ -60,6 +63,7 @@ def test_bitwise_ranks_end_with_the_bits_of_one_process_whatever_threads_are_off
     assert differences(one, three) == []
 
 
+@pytest.mark.slow
 def test_launchers_of_two_nodes_connect(start, reference):
     words = [*SETTINGS, "--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "60"]
     texts = finish([start("train", *words, "--node-rank", str(node)) for node in (1, 0)])
@@ -67,7 +71,7 @@ def test_launchers_of_two_nodes_connect(start, reference):
     assert loss_on_test(only_run()) == pytest.approx(reference, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["tcp", "file", "env"])
+@pytest.mark.parametrize("kind", ["tcp", pytest.param("file", marks=SLOW), pytest.param("env", marks=SLOW)])
 def test_ranks_started_by_hand_connect(start, elsewhere, reference, kind):
     port = free_port()
     method = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{elsewhere}/meet", "env": "env://"}[kind]
@@ -93,6 +97,7 @@ def test_a_rendezvous_folder_of_a_killed_attempt_is_harmless(start, elsewhere, r
     assert not rendezvous.exists()
 
 
+@pytest.mark.slow
 def test_launch_from_python_returns_the_leads_result(elsewhere, reference, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", child_environment()["PYTHONPATH"])
     config = Config(model="mlp", epochs=2, lr=0.02, track=(), threads=1, runs_dir=elsewhere / "runs")
@@ -111,7 +116,11 @@ def test_threads_of_one_process_give_the_result_of_one_thread(start, reference):
 @pytest.mark.parametrize(
     ("names", "launcher"),
     [
-        ("OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun"),
+        pytest.param(
+            "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE",
+            "mpirun",
+            marks=SLOW,
+        ),
         pytest.param(
             "MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE",
             "MVAPICH",
@@ -134,6 +143,7 @@ def test_the_variables_of_a_launcher_make_ranks(start, reference, names, launche
     assert (environment["world_size"], environment["launcher"]) == (2, launcher)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "world_size"), [((), 2), pytest.param(("--nproc", "2"), 4, marks=pytest.mark.long)])
 def test_the_nodes_of_kubeflow_train_together(start, reference, words, world_size):
     port = str(free_port())

@@ -13,6 +13,7 @@ from lab.environment import child_environment
 from tests.conftest import LONGEST
 from tests.launching.conftest import SETTINGS, free_port, listens, no_rank_left
 
+SLOW = pytest.mark.slow
 RANK_1_NEVER_COMES = """
 import os, signal
 if os.environ.get("RANK") == "1":
@@ -55,11 +56,11 @@ def rank_0_in(folder: Path) -> int:
     ("kind", "rank", "number"),
     [
         ("tcp", 0, signal.SIGTERM),
-        ("tcp", 1, signal.SIGINT),
-        ("file", 0, signal.SIGUSR1),
+        pytest.param("tcp", 1, signal.SIGINT, marks=SLOW),
+        pytest.param("file", 0, signal.SIGUSR1, marks=SLOW),
         ("file", 1, signal.SIGTERM),
-        ("env", 0, signal.SIGINT),
-        ("env", 1, signal.SIGTERM),
+        pytest.param("env", 0, signal.SIGINT, marks=SLOW),
+        pytest.param("env", 1, signal.SIGTERM, marks=SLOW),
     ],
 )
 def test_a_rank_started_by_hand_stops_waiting(start, elsewhere, wait_until, kind, rank, number):
@@ -99,7 +100,7 @@ WHILE_BUILDING = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=SLOW), signal.SIGTERM])
 def test_a_rank_stops_waiting_for_one_that_still_builds_its_data(start, elsewhere, wait_until, number):
     (elsewhere / "slow.py").write_text(SLOW_DATA)
     words = ["--data", "slow.py:data", "--world-size", 2, "--init-method", f"file://{elsewhere}/meet"]
@@ -117,6 +118,7 @@ def test_a_rank_stops_waiting_for_one_that_still_builds_its_data(start, elsewher
     assert not (elsewhere / "runs").exists()
 
 
+@pytest.mark.slow
 def test_the_notice_of_slurm_stops_ranks_that_build_and_restarts_none(start, elsewhere, wait_until):
     (elsewhere / "slow.py").write_text(SLOW_DATA)  # a rank that is restarted fails
     process = start("train", *SETTINGS, "--data", "slow.py:data", "--nproc", 2, "--max-restarts", 1)
@@ -129,7 +131,9 @@ def test_the_notice_of_slurm_stops_ranks_that_build_and_restarts_none(start, els
     assert not (elsewhere / "runs").exists()
 
 
-@pytest.mark.parametrize("words", [["--nproc", 2], ["--rank", 0, "--world-size", 1]], ids=["launcher", "alone"])
+@pytest.mark.parametrize(
+    "words", [pytest.param(["--nproc", 2], marks=SLOW), ["--rank", 0, "--world-size", 1]], ids=["launcher", "alone"]
+)
 def test_a_signal_while_the_users_code_builds_ends_all_at_once(start, elsewhere, wait_until, words):
     (elsewhere / "slow.py").write_text(SLOW_DATA.replace('rank == "1" and', ""))
     process = start("train", *SETTINGS, "--data", "slow.py:data", *words)
@@ -158,7 +162,7 @@ def test_a_launcher_stops_waiting_for_another_node(start, elsewhere, wait_until,
     assert no_rank_left(elsewhere)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=SLOW), signal.SIGTERM])
 def test_a_launcher_reports_once_that_its_ranks_wait_for_a_missing_rank(
     start, elsewhere, wait_until, without_rank_1, number
 ):
@@ -171,6 +175,7 @@ def test_a_launcher_reports_once_that_its_ranks_wait_for_a_missing_rank(
     assert no_rank_left(elsewhere)
 
 
+@pytest.mark.slow
 def test_a_rank_of_torchrun_stops_waiting(elsewhere, wait_until, without_rank_1):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "paceline"]
     process = subprocess.Popen([*torchrun, "train", *SETTINGS], env=without_rank_1, stderr=subprocess.PIPE, text=True)

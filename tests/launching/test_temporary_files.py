@@ -25,7 +25,8 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"), [(None, 0), pytest.param("raise", 1, marks=pytest.mark.long), ("SIGKILL", 1)]
+    ("fault", "code"),
+    [(None, 0), pytest.param("raise", 1, marks=pytest.mark.long), pytest.param("SIGKILL", 1, marks=pytest.mark.slow)],
 )
 def test_ranks_that_end_by_themselves_leave_no_temporary_files(start, faulty, temporary, fault, code):
     faults = {} if fault is None else {"TEST_FAULT": fault}
@@ -36,6 +37,7 @@ def test_ranks_that_end_by_themselves_leave_no_temporary_files(start, faulty, te
     assert names_in(temporary) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_ranks_that_are_stopped_while_they_train_leave_no_temporary_files(start, temporary, wait_until, number):
     process = start("train", "--model", "mlp", "--epochs", "100000", "--nproc", "2", "--track", "none")

@@ -53,6 +53,7 @@ def test_every_setting_has_a_flag_that_reaches_the_script(command, parse):
     assert lost <= AMBIGUOUS
 
 
+@pytest.mark.slow
 def test_torchrun_starts_a_run_with_a_name(elsewhere):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "paceline"]
     words = [*SETTINGS, "--name", "x", "--nproc-per-node", "2"]

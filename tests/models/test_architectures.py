@@ -8,7 +8,7 @@ import torch
 
 from paceline.models import residual
 from paceline.models.summary import num_parameters
-from paceline.models.zoo import build_model, list_models
+from paceline.models.zoo import build_model, list_classifiers
 
 CIFAR = (3, 32, 32)
 DIGITS = (1, 8, 8)
@@ -44,7 +44,9 @@ def test_parameter_counts_for_cifar10_are_those_of_the_literature(name, count):
     assert num_parameters(build_without_memory(name, 10, CIFAR)) == count
 
 
-SHAPES = [(name, shape) for name in list_models() for shape in (DIGITS, CIFAR) if (name, shape) != ("fastnet", DIGITS)]
+SHAPES = [
+    (name, shape) for name in list_classifiers() for shape in (DIGITS, CIFAR) if (name, shape) != ("fastnet", DIGITS)
+]
 """fastnet halves an image three times, so it refuses digits."""
 
 

@@ -36,7 +36,7 @@ def test_the_network_has_the_size_of_its_plan():
     convolutions = 9 * (24 * 32 + 32 * 32 + 32 * 80 + 80 * 80 + 80 * 160 + 160 * 160)
     biases, linear = 2 * (32 + 80 + 160), 160 * 10
     assert sum(p.numel() for p in model.parameters()) == whitening + convolutions + biases + linear == 444_800
-    assert forward_flops(model, (3, 32, 32)) == pytest.approx(49.4e6, rel=0.01)
+    assert forward_flops(model, {"image_shape": (3, 32, 32)}) == pytest.approx(49.4e6, rel=0.01)
 
 
 def test_everything_but_the_whitening_gets_a_gradient():
@@ -99,7 +99,7 @@ def test_any_model_may_take_a_first_look_at_images_that_are_not_augmented(lookin
     for augment in ("none", "crop1,erase0.5"):
         config = Config(model=looking, augment=augment, seed=len(seen))
         splits = split_data(open_data(config), valid_split=0.1)
-        seen.append(prepare_model(config, splits, torch.device("cpu")).state_dict()["seen"])
+        seen.append(prepare_model(config, splits, torch.device("cpu"), task_name="classification").state_dict()["seen"])
     assert torch.equal(*seen)
     assert seen[0].tolist() == pytest.approx([len(splits.train), 0, 1], abs=0.05)
     assert len(first_look(splits.train)) == len(splits.train) < 2048

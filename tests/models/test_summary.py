@@ -72,26 +72,26 @@ def test_a_model_without_parameters_has_an_empty_table():
 def test_imagenet_networks_cost_what_torchvision_says(name, macs):
     with torch.device("meta"):
         model = build_model(name, num_classes=1000, image_shape=(3, 224, 224))
-    assert forward_flops(model, (3, 224, 224)) == pytest.approx(2 * macs, rel=0.003)
+    assert forward_flops(model, {"image_shape": (3, 224, 224)}) == pytest.approx(2 * macs, rel=0.003)
 
 
 def test_the_perceptron_costs_one_multiplication_and_addition_per_weight():
     model = build_model("mlp", num_classes=10, image_shape=(1, 8, 8))
-    assert forward_flops(model, (1, 8, 8)) == 2 * (64 * 128 + 128 * 10)
+    assert forward_flops(model, {"image_shape": (1, 8, 8)}) == 2 * (64 * 128 + 128 * 10)
 
 
 def test_counting_leaves_the_model_as_it_was():
     model = build_model("cnn", num_classes=10, image_shape=(1, 8, 8))
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    forward_flops(model, (1, 8, 8))
+    forward_flops(model, {"image_shape": (1, 8, 8)})
     assert model.training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
 def test_layer_costs_are_in_order_and_add_up_to_the_whole_model():
     model = build_model("resnet20", num_classes=10, image_shape=(3, 32, 32))
-    costs = layer_costs(model, (3, 32, 32))
+    costs = layer_costs(model, {"image_shape": (3, 32, 32)})
     parameters, macs = (sum(column) for column in zip(*costs, strict=True))
     assert costs[0] == (432, 432 * 32 * 32)
     assert costs[-1] == (650, 640)
-    assert (parameters, 2 * macs) == (num_parameters(model), forward_flops(model, (3, 32, 32)))
+    assert (parameters, 2 * macs) == (num_parameters(model), forward_flops(model, {"image_shape": (3, 32, 32)}))

@@ -8,7 +8,7 @@ from torch import nn
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError
-from paceline.parallel.data_parallel import Autocasting, data_parallel
+from paceline.parallel.data_parallel import Autocasting, SeededDataParallel, data_parallel
 
 
 def dtype_in_a_thread(module: nn.Module) -> list[torch.dtype]:
@@ -36,6 +36,17 @@ def test_the_devices_begin_with_the_one_that_holds_the_model(monkeypatch):
     )
     data_parallel(nn.Linear(1, 1), Config(), torch.device("cuda", 2), 3)
     assert given == [[2, 0, 1]]
+
+
+def test_every_other_gpu_is_seeded_from_the_first_before_each_pass(monkeypatch):
+    generators = [torch.Generator() for _ in range(3)]
+    seeds = iter([40, 70])
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    monkeypatch.setattr(torch.cuda, "initial_seed", lambda: next(seeds))
+    monkeypatch.setattr(nn.DataParallel, "forward", lambda *_: [each.initial_seed() for each in generators[:2]])
+    module = SeededDataParallel(nn.Linear(1, 1))
+    module.device_ids = [2, 0, 1]
+    assert [module(), module()] == [[40, 41], [70, 71]]
 
 
 def test_a_compiled_model_is_refused():

@@ -24,7 +24,7 @@ from paceline.parallel.threads import ThreadedParallel
 
 CPU = torch.device("cpu")
 ALONE, PAIR = World(), World(size=2)
-DDP, FSDP, SINGLE = (ModeChoice(mode=mode, why="requested") for mode in ("ddp", "fsdp", "single"))
+DDP, DP, FSDP, SINGLE = (ModeChoice(mode=mode, why="requested") for mode in ("ddp", "dp", "fsdp", "single"))
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def test_a_mode_of_one_process_is_refused_with_several_ranks(asked):
     [
         ({"ema": 0.9}, FSDP, "--ema"),
         ({"batch_norm": "ghost"}, FSDP, "--batch-norm ghost"),
+        ({"checkpoint_activations": ("layer1",)}, DP, "--checkpoint-activations"),
         ({"compress": "fp16"}, FSDP, "--compress fp16"),
         ({"compress": "bf16"}, SINGLE, "--compress bf16"),
     ],

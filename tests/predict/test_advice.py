@@ -6,7 +6,7 @@ import pytest
 
 from paceline.core.errors import ConfigError
 from paceline.predict.advice import answer, asked_ranks, more_ranks
-from paceline.predict.assumptions import assumptions, warnings
+from paceline.predict.assumptions import assumptions, range_warnings
 from paceline.predict.cases import spec_case
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, ModelSpec, QuestionOptions
 from paceline.predict.prediction import predict
@@ -84,7 +84,7 @@ def test_the_assumptions_that_decide_come_first_with_their_flags():
 
 def test_ranks_far_from_published_results_and_synthetic_data_are_said():
     one = case()
-    assert warnings(one, [8, 512]) == []
-    assert "1,024 ranks are an extrapolation" in warnings(one, [8, 1024])[0]
+    assert range_warnings(one, [8, 512]) == []
+    assert "1,024 ranks are an extrapolation" in range_warnings(one, [8, 1024])[0]
     free = replace(one, overhead=replace(one.overhead, data_rate=float("inf")))
-    assert "Synthetic data assumed" in warnings(free, [8])[0]
+    assert "Synthetic data assumed" in range_warnings(free, [8])[0]

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.predict.draws import Case, Uncertainty
 from paceline.predict.fabric import Fabric, Link
 from paceline.predict.prediction import predict
 from paceline.predict.simulate import Overhead, Workload
+from paceline.predict.uncertainty import Case, Uncertainty
 
 SURE = Uncertainty()
 WORK = Workload(forward=1.0, backward=2.0, update=0.0, ready=(1.0,), sizes=(1e6,), samples_per_rank=30)

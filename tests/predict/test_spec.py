@@ -5,7 +5,6 @@ import math
 import pytest
 
 from paceline.predict.architectures import Layer, even, find_shape, list_shapes
-from paceline.predict.draws import Case
 from paceline.predict.fabric import Fabric, Link, parse_link
 from paceline.predict.prediction import predict
 from paceline.predict.simulate import simulate_step
@@ -18,6 +17,7 @@ from paceline.predict.spec import (
     spec_uncertainty,
     spec_workload,
 )
+from paceline.predict.uncertainty import Case
 
 
 def published(model, samples_per_second, batch, **cluster):

@@ -8,6 +8,7 @@ import torch
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, ModelError, RanksError, RunError
+from paceline.core.setting_types import Interval
 from paceline.parallel.team import Team
 from paceline.records.entries import RunResult
 from tests.campaign.inside import FAULTS
@@ -261,3 +262,15 @@ def test_settings_that_cannot_be_exact_are_refused_with_the_reason(settings):
     with pytest.raises(ConfigError, match="--exact bitwise") as refused:
         Config(exact="bitwise", **settings)
     assert refused.value.hint
+
+
+def test_a_bitwise_run_resumes_through_every_mode(ranks, tmp_path):
+    """single → ddp → fsdp → single on a convolutional network, each from the checkpoint of the one before."""
+    settings = exact_settings(tmp_path, model="cnn", steps=12, global_batch=60, save_every=Interval(2, "step"))
+    whole = train(ranks, 1, settings)
+    folder = train(ranks, 1, settings | {"name": "chain"}, None, 0, 2)
+    for world_size, mode, stop_at in ((3, "ddp", 2), (2, "fsdp", 2), (1, "single", 99)):
+        before = final_state(folder)["progress"]["step"]
+        folder = train(ranks, world_size, settings | {"name": "chain", "mode": mode}, folder, 0, stop_at)
+        assert final_state(folder)["progress"]["step"] > before
+    assert differences(final_state(whole), final_state(folder)) == []

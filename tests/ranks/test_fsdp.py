@@ -12,7 +12,9 @@ from torch.distributed.tensor import DTensor
 
 from paceline.core.config import Config
 from paceline.core.errors import ModelError
+from paceline.engine.evaluate import evaluate
 from paceline.engine.job import build_job
+from paceline.engine.optimizer import unused_parameters
 from paceline.parallel.team import Team
 from tests.ranks.runs import TIGHT, losses, rank_settings, train, train_rank
 from tests.states import final_state
@@ -88,7 +90,8 @@ def test_a_sharded_run_has_the_losses_scores_and_weights_of_ddp(ranks, tmp_path,
     assert losses(folders[1]) == pytest.approx(losses(folders[0]), rel=TIGHT)
     states = [final_state(folder) for folder in folders]
     assert_equal_up_to_rounding(states[1], states[0])
-    assert states[1]["progress"]["best"] == pytest.approx(states[0]["progress"]["best"], rel=TIGHT)
+    sharded, ddp = (states[number]["progress"]["best"]["by_name"] for number in (1, 0))
+    assert sharded == pytest.approx(ddp, rel=TIGHT)
 
 
 def train_in_turn(ranks, settings: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def train_in_turn(ranks, settings: dict[str, Any], modes: tuple[str, ...]) -> di
     return final_state(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.long)])
 def test_a_convolutional_run_resumes_in_any_mode(ranks, tmp_path, optimizer):
     settings = short(tmp_path, batch_norm="sync", optimizer=optimizer)
@@ -109,6 +113,7 @@ def test_a_convolutional_run_resumes_in_any_mode(ranks, tmp_path, optimizer):
         assert_equal_up_to_rounding(train_in_turn(ranks, settings, modes), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modes", [("ddp", "fsdp", "ddp"), ("fsdp", "ddp", "fsdp")], ids="-".join)
 def test_local_batch_norm_resumes_in_any_mode(ranks, tmp_path, modes):
     settings = short(tmp_path)
@@ -122,6 +127,7 @@ def compiled_quickly(team: Team, settings: dict[str, Any]) -> Any:
         return train_rank(team, settings)
 
 
+@pytest.mark.slow
 def test_a_compiled_sharded_run_has_the_losses_of_ddp(ranks, tmp_path):
     """Accumulated, so that the compiled model must be known as one that averages gradients, and only in the end."""
     settings = rank_settings(tmp_path, model="cnn", steps=4, accumulate=2, log_every=1)
@@ -146,3 +152,17 @@ def test_a_scalar_parameter_is_refused_by_name(ranks, tmp_path):
     (tmp_path / "scalar.py").write_text(SCALAR)
     with pytest.raises(ModelError, match=r"^scale is a scalar, which --mode fsdp cannot shard"):
         ranks(2).run(train_rank, rank_settings(tmp_path, model=f"{tmp_path}/scalar.py:Net", mode="fsdp"))
+
+
+def unused_after_evaluation(team: Team, settings: dict[str, Any]) -> list[str]:
+    """Return the parameters that seem to have had no gradient when an evaluation follows a step."""
+    job = build_job(Config(**settings), team)
+    job.forward(torch.zeros(2, 1, 8, 8)).sum().backward()
+    job.optimizer.step()
+    evaluate(job, team, job.splits.valid)
+    return unused_parameters(job.optimizer, job.model)
+
+
+def test_weights_that_an_evaluation_gathered_do_not_pass_for_untrained(ranks, tmp_path):
+    settings = rank_settings(tmp_path, model="mlp", mode="fsdp")
+    assert ranks(2).run(unused_after_evaluation, settings) == [[], []]

@@ -1,29 +1,41 @@
 """Restoring a checkpoint on real ranks: the same bits as without a stop, and no second copy of it in memory."""
 
 import contextlib
+import re
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
 
 import paceline.engine.rank
 from paceline.core.config import Config
-from paceline.engine import capture
-from paceline.engine.capture import Receiver, broadcast_state, restore_model, restore_optimizer
+from paceline.core.errors import CheckpointError, RunError
+from paceline.engine import capture, checkpoint_folder
+from paceline.engine.capture import Receiver, describe_state, restore_model, restore_optimizer
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.engine.checkpoint_folder import Captured
 from paceline.engine.clock import clock_for
 from paceline.engine.job import build_job
 from paceline.engine.progress import Progress
+from paceline.engine.rank import check_shared
 from paceline.engine.run import Run
+from paceline.engine.saved_tensor import SavedTensor
+from paceline.engine.state_tree import change_leaves
 from paceline.parallel.replicas import check_replicas
 from paceline.parallel.team import Team
+from paceline.records.attempt import take_over
 from paceline.records.entries import RunResult
 from paceline.records.folder import RunFolder
+from paceline.records.manifest import read_manifest
 from tests.ranks.pool import RankPool
 from tests.ranks.runs import rank_settings, train, train_rank
 from tests.states import differences, final_state
@@ -51,15 +63,14 @@ def plain(tmp_path: Path, name: str = "small", **settings: Any) -> dict[str, Any
 
 
 def seen_by_lead(team: Team, settings: dict[str, Any], resume: Path | None = None) -> RunResult:
-    """Train as ranks do that have no access to the checkpoints, except for the lead."""
+    """Train as ranks do that have no access to the checkpoints, except for the lead and with fsdp."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("only the lead may read a checkpoint")
 
     with contextlib.ExitStack() as patches:
-        if not team.is_lead:
-            patches.enter_context(patch("paceline.engine.run.load_checkpoint", refuse))
-            patches.enter_context(patch("paceline.engine.checkpoint.load_checkpoint", refuse))
+        if not team.is_lead and settings.get("mode") != "fsdp":
+            patches.enter_context(patch("paceline.engine.checkpoint.open_checkpoint", refuse))
         return train_rank(team, settings, resume)
 
 
@@ -76,6 +87,79 @@ STATES = {
     "loss scaling": {"precision": "fp16"},
     "average": {"ema": 0.9, "optimizer": "adamw"},
 }
+
+
+def hashes(folder: Path) -> dict[str, Any]:
+    """Return the hash of every tensor of the last checkpoint of a run."""
+    parts = read_manifest(Checkpoints(folder / "checkpoints", keep=1).named("last"))["parts"]
+    return {part: {name: each["hash"] for name, each in held["tensors"].items()} for part, held in parts.items()}
+
+
+@pytest.mark.parametrize("save_async", [False, True])
+def test_shards_of_two_ranks_are_read_by_three_and_by_one_and_keep_their_hashes(ranks, tmp_path, save_async):
+    settings = plain(tmp_path, optimizer="adamw", exact="bitwise", shards=6, save_async=save_async)
+    folder = train(ranks, 2, settings | {"mode": "fsdp", "steps": 2})
+    last = Checkpoints(folder / "checkpoints", keep=1).named("last")
+    assert [path.name for path in sorted((last / "model").iterdir())] == [
+        "shard-00000-of-00002.safetensors", "shard-00001-of-00002.safetensors",
+    ]  # fmt: skip
+    assert hashes(folder) == hashes(train(ranks, 1, settings | {"steps": 2}))
+    alone = hashes(train(ranks, 1, settings | {"steps": 3}))
+    for mode, world_size in (("fsdp", 3), ("single", 1), ("ddp", 2)):
+        copy = tmp_path / f"{mode}-{world_size}"
+        shutil.copytree(folder, copy)
+        assert hashes(train(ranks, world_size, settings | {"mode": mode, "steps": 3}, copy)) == alone
+
+
+def read_by_torch(_team: Team, folder: Path) -> list[str]:
+    """Return the tensors that torch.distributed.checkpoint reads otherwise than this package."""
+    state = load_checkpoint(folder)["model"]
+    read = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    dcp.load(read, storage_reader=dcp.HuggingFaceStorageReader(str(folder / "model")))
+    return differences(read, state)
+
+
+def test_torch_reads_shards_too(ranks, tmp_path):
+    folder = train(ranks, 2, plain(tmp_path, mode="fsdp", steps=1))
+    assert ranks(2).run(read_by_torch, Checkpoints(folder / "checkpoints", keep=1).named("last")) == [[], []]
+
+
+def save_on_two_disks(team: Team, folder: Path) -> None:
+    """Save shards as ranks do of which each sees only its own disk."""
+    own = folder / f"rank-{team.world.rank}"
+    own.mkdir()
+    mesh = init_device_mesh("cpu", (team.world.size,))
+    captured = Captured.of({"model": {"w": distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)])}})
+    honest = checkpoint_folder.write_tensors
+
+    def write(path: Path, pieces: Any) -> Any:
+        return honest(own / path.relative_to(folder / "rank-0"), pieces)
+
+    with patch.object(checkpoint_folder, "write_tensors", write):
+        Checkpoints(own, keep=1).save(captured, team, step=1, best_step=None)
+
+
+def test_a_rank_that_does_not_see_the_folder_of_its_shards_is_named(ranks, tmp_path):
+    with pytest.raises(CheckpointError, match=r"rank 1 on .* cannot write its shard: .* does not exist there"):
+        ranks(2).run(save_on_two_disks, tmp_path)
+
+
+def check_with_own_disks(team: Team, folder: Path, mode: str) -> str:
+    """Check the run folder as ranks do of which only the lead sees it, and return the error."""
+    opened = team.from_lead(take_over(RunFolder(folder)) if team.is_lead else RunFolder(folder))
+    own = opened if team.is_lead else replace(opened, path=folder / "elsewhere")
+    job: Any = SimpleNamespace(choice=SimpleNamespace(mode=mode))
+    try:
+        check_shared(own, job, team)
+    except RunError as problem:
+        return problem.message
+    return ""
+
+
+def test_fsdp_names_a_rank_that_does_not_see_the_run_folder_before_it_trains(ranks, tmp_path):
+    found = ranks(2).run(check_with_own_disks, tmp_path, "fsdp")
+    assert all(re.match(r"rank 1 on .* does not see the run folder", each) for each in found), found
+    assert ranks(2).run(check_with_own_disks, tmp_path, "ddp") == ["", ""]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -135,7 +219,7 @@ def received_of_every_kind(team: Team, chunk: int) -> list[str]:
         "no rows": torch.zeros(0, 3),
         "no columns": torch.zeros(3, 0),
     }
-    saved = broadcast_state(tensors if team.is_lead else {}, team)
+    saved = describe_state(tensors if team.is_lead else {}, team)
     mesh = init_device_mesh("cpu", (team.world.size,))
     wrong = []
     with patch.object(capture, "CHUNK", chunk):
@@ -165,7 +249,7 @@ def restored_in_part(team: Team) -> dict[str, Any]:
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()  # what it remembers of this must go
     saved = {"weight": {"momentum_buffer": torch.full((2, 3), 5.0)}, "bias": {"momentum_buffer": None}}
-    restore_optimizer(optimizer, model, broadcast_state(saved if team.is_lead else {}, team), team)
+    restore_optimizer(optimizer, model, describe_state(saved if team.is_lead else {}, team), team)
     assert [group["momentum"] for group in optimizer.param_groups] == [0.9]
     return {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
 
@@ -189,7 +273,7 @@ class Halved(nn.Linear):
 def restored_with_hooks(team: Team) -> list[list[float]]:
     model = Halved()
     saved = {"weight": torch.ones(2, 2)}
-    restore_model(model, broadcast_state(saved if team.is_lead else {}, team), team)
+    restore_model(model, describe_state(saved if team.is_lead else {}, team), team)
     return model.weight.tolist()
 
 
@@ -228,7 +312,8 @@ def growth(team: Team, settings: dict[str, Any]) -> dict[str, Any]:
     """Train, resume, and return by how much memory grew when the best checkpoint was loaded and when it resumed."""
     loads: list[tuple[int, int]] = []
     resumes: list[tuple[int, int]] = []
-    load_best, restore = Run.load_best, paceline.engine.rank.restore
+    saves: list[tuple[int, int]] = []
+    load_best, restore, save = Run.load_best, paceline.engine.rank.restore, Checkpoints.save
 
     def measured_load(self: Run) -> int:
         with measured(loads):
@@ -238,11 +323,20 @@ def growth(team: Team, settings: dict[str, Any]) -> dict[str, Any]:
         with measured(resumes):
             return restore(*args)
 
-    with patch.object(Run, "load_best", measured_load), patch("paceline.engine.rank.restore", measured_restore):
+    def measured_save(*args: Any, **facts: Any) -> None:
+        with measured(saves):
+            save(*args, **facts)
+
+    with (
+        patch.object(Run, "load_best", measured_load),
+        patch("paceline.engine.rank.restore", measured_restore),
+        patch.object(Checkpoints, "save", measured_save),
+    ):
         folder = train_rank(team, settings).folder
         train_rank(team, settings | {"steps": 4}, folder)
-    size = Checkpoints(folder / "checkpoints", keep=1).named("last").stat().st_size
-    return {"loads": loads, "resumes": resumes, "checkpoint": size}
+    files = Checkpoints(folder / "checkpoints", keep=1).named("last").glob("**/*.safetensors")
+    size = sum(path.stat().st_size for path in files)
+    return {"loads": loads, "resumes": resumes, "saves": saves, "checkpoint": size}
 
 
 @contextlib.contextmanager
@@ -250,9 +344,9 @@ def sent_as_a_whole() -> Iterator[None]:
     """Restore as one does who sends a checkpoint as one object."""
 
     def share(state: dict[str, Any], team: Team) -> dict[str, Any]:
-        return team.from_lead(state)
+        return team.from_lead(change_leaves(state, SavedTensor, lambda saved: saved.whole().clone()))
 
-    with patch("paceline.engine.run.broadcast_state", share), patch("paceline.engine.rank.broadcast_state", share):
+    with patch("paceline.engine.run.describe_state", share), patch("paceline.engine.rank.describe_state", share):
         yield
 
 
@@ -268,18 +362,23 @@ def fresh():
         yield pool.of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["single", "ddp", "fsdp"])
-def test_loading_takes_far_less_memory_than_a_checkpoint(fresh, tmp_path, mode):
+def test_saving_and_loading_take_far_less_memory_than_a_checkpoint(fresh, tmp_path, mode):
     settings = plain(tmp_path, "large", mode=mode, optimizer="adamw", steps=2, global_batch=16, keep=1)
     needed = 2 * LARGE_WEIGHTS // (2 if mode == "fsdp" else 1)  # by the optimizer, which has no state before it resumes
     for rank, found in enumerate(fresh(1 if mode == "single" else 2).run(growth, settings)):
-        little = found["checkpoint"] // 4
+        little = min(64 << 20, found["checkpoint"] // 3)
+        reads = rank == 0 or mode == "fsdp"  # and so has pages of files in memory, which the kernel may drop
+        assert len(found["saves"]) >= 2
+        for whole, _ in found["saves"]:
+            assert whole < little
         for whole, own in found["loads"]:
             assert own < little
-            assert rank == 0 or whole < little
+            assert reads or whole < little
         for whole, own in found["resumes"]:
             assert own - needed < little
-            assert rank == 0 or whole - needed < little
+            assert reads or whole - needed < little
 
 
 @pytest.mark.long

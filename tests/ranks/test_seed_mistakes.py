@@ -24,7 +24,7 @@ import paceline.engine.job
 import paceline.engine.loop
 import paceline.engine.run
 from paceline.core.batch_plan import BatchPlan
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores, Sums
 from paceline.core.schedule import LrPlan
 from paceline.core.world import World
 from paceline.data.split import Subset
@@ -36,11 +36,14 @@ from tests.ranks.runs import TIGHT, losses, rank_settings, train_rank
 
 
 def summed_and_never_divided() -> AbstractContextManager[Any]:
-    def add(first: Score, second: Score) -> Score:
-        sums = {name: getattr(first, name) + getattr(second, name) for name in ("loss_units", "correct1", "correct5")}
-        return Score(**sums, samples=max(first.samples, second.samples))
+    honest = Sums.__add__
 
-    return patch.object(Score, "__add__", add)
+    def add(first: Sums, second: Sums) -> Sums:
+        total, larger = honest(first, second), max(first, second, key=lambda sums: sums.samples)
+        parts = {name: (own[0], *larger.parts[name][1:]) for name, own in total.parts.items()}
+        return Sums(parts=parts, samples=larger.samples)
+
+    return patch.object(Sums, "__add__", add)
 
 
 def test_metrics_summed_over_ranks_and_never_divided(ranks, tmp_path):
@@ -145,7 +148,7 @@ def test_clock_started_after_the_batch_arrived_so_that_waiting_for_data_is_invis
 def own_accuracy() -> AbstractContextManager[Any]:
     honest = paceline.engine.run.evaluate
 
-    def own_share(job: Any, team: Team, split: Any, _scored: Any) -> Score:
+    def own_share(job: Any, team: Team, split: Any, _scored: Any) -> Scores:
         share = range(team.world.rank, len(split), team.world.size)
         return honest(job, Team(World(), team.device), Subset(split, torch.tensor(share).numpy()))
 
@@ -162,7 +165,7 @@ def test_each_node_printing_a_different_accuracy(ranks, tmp_path):
 
 def no_set_epoch() -> AbstractContextManager[Any]:
     honest = paceline.engine.loop.epoch_order
-    always_first = lambda *, seed, epoch, num_samples: honest(seed=seed, epoch=0 * epoch, num_samples=num_samples)  # noqa: E731
+    always_first = lambda *, epoch, **others: honest(epoch=0 * epoch, **others)  # noqa: E731
     return patch.object(paceline.engine.loop, "epoch_order", always_first)
 
 

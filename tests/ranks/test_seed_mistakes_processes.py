@@ -14,7 +14,7 @@ import paceline.engine.loop
 import paceline.engine.model_setup
 import paceline.engine.run
 from paceline.core.errors import RanksError
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.engine.progress import Progress
 from paceline.parallel.rendezvous import FileRendezvous, Peers, wait_for_peers
 from paceline.parallel.team import Team
@@ -59,8 +59,8 @@ def test_the_same_rank_for_two_processes():
 def judged_by_the_lead_alone() -> AbstractContextManager[Any]:
     honest = Progress.judge
 
-    def judge(self: Progress, valid: Score) -> bool:
-        is_best = honest(self, valid)
+    def judge(self: Progress, valid: Scores, *how: Any) -> bool:
+        is_best = honest(self, valid, *how)
         if torch.distributed.get_rank():
             self.num_stale = 0
         return is_best
@@ -81,6 +81,7 @@ def every_rank_leads() -> AbstractContextManager[Any]:
     both = ExitStack()
     both.enter_context(patch.object(Team, "from_lead", lambda _, value: value))
     both.enter_context(patch.object(Team, "is_lead", property(lambda _: True)))
+    both.enter_context(patch.object(Team, "total", lambda team, value, add: add(team.gather(value))))
     return both
 
 

@@ -1,8 +1,12 @@
 """The user's own code: copies in the run folder, and what has changed since a checkpoint."""
 
+from dataclasses import replace
+
 import pytest
 
-from paceline.records.code import code_changes, hash_code, keep_code
+from paceline.core.config import Config
+from paceline.core.errors import RunError
+from paceline.records.code import code_changes, hash_code, keep_code, refuse_code_inside
 from paceline.records.folder import RunFolder
 
 
@@ -56,3 +60,16 @@ def test_a_missing_file_without_a_copy_has_nothing_to_compare(tmp_path, model):
     (sentence,) = code_changes(RunFolder(tmp_path), before, {})
     assert sentence.startswith(f"{model} is missing: ")
     assert "diff" not in sentence
+
+
+@pytest.mark.parametrize("setting", ["model", "data"])
+def test_code_inside_a_run_folder_is_refused_and_other_code_is_not(elsewhere, setting):
+    folder = RunFolder(elsewhere / "runs" / "a" / "001")
+    folder.path.mkdir(parents=True)
+    (elsewhere / "link.py").symlink_to(folder.path / "evil.py")
+    for inside in ("runs/a/001/evil.py:build", "runs/a/../a/001/code/x.py:build", "link.py:build"):
+        with pytest.raises(RunError, match="name code inside the folder") as refused:
+            refuse_code_inside(folder, replace(Config(), **{setting: inside}))
+        assert "--trust" in (refused.value.hint or "")
+    for outside in ("my.py:build", "runs/a/002/my.py:build", "digits"):
+        refuse_code_inside(folder, replace(Config(), **{setting: outside}))

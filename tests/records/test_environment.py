@@ -61,5 +61,47 @@ def test_the_commit_is_noted_and_marked_when_files_differ(checkout):
     assert describe_environment({}, device="cpu")["git"] == f"{commit}-dirty"
 
 
+def test_a_checkout_too_large_to_compare_in_time_is_not_marked_as_changed(checkout, monkeypatch):
+    run = subprocess.run
+
+    def late(command, **options):
+        if "diff" in command:
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    assert describe_environment({}, device="cpu")["git"].endswith("-unknown")
+
+
 def test_outside_a_checkout_there_is_no_commit(elsewhere):
     assert describe_environment({}, device="cpu")["git"] is None
+
+
+COMMANDS = {
+    "fsmonitor": [["core.fsmonitor", "{}"]],
+    "hooks": [["core.hooksPath", "{folder}"]],
+    "filter": [["filter.theirs.clean", "{}; cat"]],
+    "external diff": [["diff.external", "{}"]],
+}
+
+
+@pytest.mark.parametrize("settings", COMMANDS.values(), ids=COMMANDS)
+def test_no_command_of_a_checkout_runs(checkout, settings):
+    """A checkout that one has received has its own .git/config, which may name commands."""
+    script = checkout / "command"
+    script.write_text(f"#!/bin/sh\ntouch {checkout}/ran\n")
+    script.chmod(0o755)
+    (checkout / ".gitattributes").write_text("file filter=theirs\n")
+    (checkout / "file").write_text("other")
+    for name, value in settings:
+        subprocess.run(["git", "config", name, value.format(script, folder=checkout)], check=True)
+    assert describe_environment({}, device="cpu")["git"].endswith("-dirty")
+    assert not (checkout / "ran").exists()
+    subprocess.run(["git", "diff", "HEAD"], check=True, capture_output=True)
+    assert (checkout / "ran").exists() or "hooks" in str(settings), "the control: git itself runs the command"
+
+
+def test_the_command_line_is_recorded_without_passwords(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/bin/paceline", "train", "--data-dir=s3://key:planted@bucket/x", "a:b@c"])
+    command = describe_environment({}, device="cpu")["command"]
+    assert command == ["paceline", "train", "--data-dir=s3://key:***@bucket/x", "a:b@c"]

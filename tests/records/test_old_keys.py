@@ -14,7 +14,7 @@ from tests.records.sample_profile import PROFILE
 OLD_STEP = {"kind": "step", "step": 3, "epoch": 1, "loss": 1.0, "images": 384, "images_per_s": 9.0}
 OLD_EPOCH = {
     "kind": "epoch", "step": 5, "epoch": 1, "images_per_s": 10.0, "is_best": True, "train_images": 600,
-    "valid_loss": 0.5, "valid_top1": 0.75, "valid_top5": 1.0, "valid_images": 4,
+    "train_loss": 0.6, "valid_loss": 0.5, "valid_top1": 0.75, "valid_top5": 1.0, "valid_images": 4,
 }  # fmt: skip
 OLD_TEST = {
     "kind": "eval", "split": "test", "step": 5, "epoch": 1, "is_best": False,

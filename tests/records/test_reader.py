@@ -15,7 +15,8 @@ from paceline.core.load import write_config
 from paceline.core.world import World
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder, create_run
-from paceline.records.reader import list_runs, read_metrics, run_state, summarise
+from paceline.records.reader import read_metrics, run_state, summarise
+from paceline.records.run_index import list_runs
 from paceline.records.writer import write_rank
 
 LIVING_RANK = """
@@ -66,8 +67,11 @@ def test_a_rank_that_died_and_was_not_waited_for_is_lost(folder, rank_process, w
 def test_a_process_that_got_the_number_of_a_dead_rank_does_not_count(folder):
     write_rank(folder.rank(0), World(), State.TRAINING, step=5)
     assert run_state(folder) == "TRAINING"
-    line = json.loads(folder.rank(0).read_text()) | {"time": 1e9}
-    folder.rank(0).write_text(json.dumps(line))
+    line = json.loads(folder.rank(0).read_text())
+    folder.rank(0).write_text(json.dumps(line | {"pid_start": "another-boot-1"}))
+    assert run_state(folder) == "LOST"
+    del line["pid_start"]  # as earlier versions wrote it
+    folder.rank(0).write_text(json.dumps(line | {"time": 1e9}))
     assert run_state(folder) == "LOST"
 
 

@@ -12,6 +12,24 @@ def dropout(num_classes: int, image_shape: tuple[int, int, int]) -> nn.Module:
     )
 
 
+class GpuOnly(nn.Module):
+    """A classifier with a kernel for GPUs only."""
+
+    def __init__(self, num_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.classify = nn.Linear(num_features, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.device.type == "cpu":
+            raise NotImplementedError("this kernel is for GPUs only")
+        return self.classify(images.flatten(1))
+
+
+def gpu_only(num_classes: int, image_shape: tuple[int, int, int]) -> nn.Module:
+    channels, height, width = image_shape
+    return GpuOnly(channels * height * width, num_classes)
+
+
 class Faulty(nn.Module):
     """A small classifier with a fault in its training steps."""
 

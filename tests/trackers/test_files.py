@@ -30,10 +30,11 @@ def interval(step, steps, ranks):
     )  # fmt: skip
 
 
-def written(folder, ranks, entries, first_step=0):
-    lines = PhaseLines()
+def written(folder, ranks, entries, first_step=0, now=lambda: 0.0):
+    lines = PhaseLines(now=now)
     lines.open(info(folder, first_step))
-    for entry in [facts(ranks, first_step), *entries]:
+    lines.record(facts(ranks, first_step))
+    for entry in entries:
         lines.record(entry)
     lines.close(None)
     return list(read_phases(RunFolder(folder)))
@@ -47,6 +48,32 @@ def test_intervals_of_many_ranks_are_longer_and_hold_the_same_sum(tmp_path, rank
     assert sum(record.seconds[0] for record in found) == pytest.approx(6)
     assert sum(record.phases["copy"][-1] for record in found) == pytest.approx(0.6)
     assert sum(record.last[0] for record in found) == 5
+
+
+def test_intervals_of_a_long_run_become_longer_and_hold_the_same_sum(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.trackers.files.LINES_PER_LENGTH", 4)
+    entries = [interval(step, 1, 1) for step in range(1, 26)] + [interval(25, 0, 1)]
+    found = [record for record in written(tmp_path, 1, entries) if isinstance(record, PhaseRecord)]
+    assert [record.steps for record in found] == [1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 2, 0]
+    assert sum(record.phases["copy"][0] for record in found) == pytest.approx(2.6)
+    assert found[-1].step == 25
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, [2, 4, 4, 3, 0]), (100, [5, 5, 3, 0])])
+def test_an_interval_is_written_after_some_seconds_though_it_is_not_long_enough(tmp_path, monkeypatch, ranks, expected):
+    monkeypatch.setattr("paceline.trackers.files.LINES_PER_LENGTH", 1)
+    monkeypatch.setattr("paceline.trackers.files.SECONDS_PENDING", 3.0)
+    moment = 0.0
+
+    def intervals():
+        nonlocal moment
+        for step in range(1, 14):
+            yield interval(step, 1, ranks)
+            moment += 1.0
+        yield interval(13, 0, ranks)
+
+    entries = written(tmp_path, ranks, intervals(), now=lambda: moment)
+    assert [entry.steps for entry in entries if isinstance(entry, PhaseRecord)] == expected
 
 
 def test_a_resumed_run_drops_what_was_lost_and_says_who_goes_on(tmp_path):

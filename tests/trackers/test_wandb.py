@@ -15,7 +15,11 @@ wandb = pytest.importorskip("wandb")
 
 BLOCK = 1 << 15
 WHOLE, LAST = 1, 4
-SECRETS = {"AWS_SECRET_ACCESS_KEY": "planted-aws-secret", "OPENAI_API_KEY": "planted-openai-secret"}
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "planted-aws-secret",
+    "OPENAI_API_KEY": "planted-openai-secret",
+    "SLURM_JWT": "planted-slurm-secret",
+}
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Trials of verify: compared step by step, what is kept on disk, and what to type next. Real kills: test_verify."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from paceline.core.setting_types import Interval
 from paceline.core.world import World
 from paceline.parallel.replicas import Mismatch, save_mismatches
 from paceline.records.folder import RunFolder
-from paceline.verify.runner import BY_DESIGN, TrialRunner, VerifyError, read_rank_difference
+from paceline.verify.runner import TrialRunner, VerifyError, read_rank_difference
 from paceline.verify.trials import FirstDifference, Trial, TrialResult
+from paceline.verify.verify_text import trials_verdict
 
 ONE, TWO, THREE = (Trial(world_size=size) for size in (1, 2, 3))
 
@@ -110,21 +112,39 @@ def test_other_runs_beside_the_trials_stay(runner, tmp_path):
 def test_the_advice_names_the_command_that_shows_all(runner):
     lines = runner.advice(ONE, [equal(TWO), difference(THREE)])
     folder = runner.folder
-    command = f"paceline compare {folder}/1-rank {folder}/3-ranks --checkpoint step-00000001.pt"
-    assert lines == [f"to see all differences: {command}", BY_DESIGN]
+    command = f"paceline compare {folder}/1-rank {folder}/3-ranks --checkpoint step-00000001"
+    assert lines == [f"to see all differences: {command}"]
     assert runner.advice(ONE, [equal(TWO)]) == []
 
 
-def test_ranks_that_differ_are_no_matter_of_design(runner):
+def test_the_advice_names_the_tensors_of_ranks_that_differ(runner):
     make_trials(runner.folder, TWO)
     RunFolder(runner.folder / TWO.name / "001").config.touch()
     (line,) = runner.advice(ONE, [difference(TWO, ranks="rank 0 against rank 1")])
     assert line == f"the tensors of each rank are in {runner.folder}/2-ranks/001/ranks"
 
 
-def test_bitwise_differences_are_never_by_design(small_config, tmp_path):
-    bitwise = TrialRunner(small_config(steps=2, exact="bitwise"), tmp_path, None)
-    assert BY_DESIGN not in bitwise.advice(ONE, [difference(TWO)])
+def test_a_difference_by_design_is_no_failure(runner):
+    result = replace(difference(TWO), by_design=("batch norm", "dropout"))
+    assert runner.advice(ONE, [result]) == []
+    assert runner.values([result], kill_seed=3)["agrees"]
+    verdict = trials_verdict([result], tolerance=1e-3)
+    assert verdict.startswith("--exact order does not cover batch norm and dropout, so the world sizes differ")
+    assert trials_verdict([difference(TWO)], tolerance=1e-3).startswith("different: 1 of 1 trials")
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"model": "cnn"}, ("batch norm", "dropout")),
+        ({"model": "cnn", "batch_norm": "ghost"}, ()),
+        ({"model": "cnn", "exact": "bitwise"}, ()),
+        ({"model": "mlp"}, ()),
+    ],
+)
+def test_a_run_records_what_depends_on_the_number_of_ranks(runner, train_trial, settings, found):
+    train_trial(ONE, **settings)
+    assert runner._by_design(ONE) == found
 
 
 def test_values_say_whether_all_agree_and_what_is_kept(runner):

@@ -7,7 +7,7 @@ import torch
 
 from paceline.compare.contents import Contents
 from paceline.compare.sections import parts_of
-from paceline.verify.trials import Trial, judge, plan_trials
+from paceline.verify.trials import Trial, judge_trial, plan_trials, reference_of
 
 
 def contents(**changes) -> Contents:
@@ -17,7 +17,7 @@ def contents(**changes) -> Contents:
 
 
 def judged(pairs, tolerance=None):
-    return judge(Trial(world_size=2), list(pairs), pairs.__getitem__, tolerance=tolerance)
+    return judge_trial(Trial(world_size=2), list(pairs), pairs.__getitem__, tolerance=tolerance)
 
 
 def test_the_first_step_that_differs_is_named_with_its_tensor():
@@ -57,3 +57,13 @@ def test_every_trial_has_a_folder_of_its_own_even_if_two_are_the_same():
     trials = plan_trials((1, 2), steps=2, kills=9, random=Random(0))
     assert len({str(trial) for trial in trials}) < len(trials)
     assert len({trial.name for trial in trials}) == len(trials)
+
+
+def test_a_kill_is_judged_at_its_own_world_size_where_the_number_of_ranks_matters():
+    trials = plan_trials((1, 2), steps=8, kills=4, random=Random(0))
+    assert [reference_of(trial, (1, 2), ()) for trial in trials] == [(trial, trials[0]) for trial in trials]
+    for trial in trials[2:]:
+        judged, reference = reference_of(trial, (1, 2), ("batch norm",))
+        assert judged.kill is not None
+        assert judged.kill.resume_size == judged.world_size == reference.world_size
+        assert reference.kill is None

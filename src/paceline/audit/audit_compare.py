@@ -70,7 +70,7 @@ def _loss(passes: list[dict[str, Any]]) -> float | None:
     return sum(losses) / len(losses) if losses else None
 
 
-def comparison_text(comparison: WorldComparison) -> str:
+def world_comparison_text(comparison: WorldComparison) -> str:
     """Return the steps as a table, and the verdict."""
     ranks = plural(comparison.num_ranks, "rank")
     rows = [

@@ -13,7 +13,7 @@ from typing import IO
 
 from paceline.audit.evidence import Evidence
 from paceline.audit.finding import Finding
-from paceline.audit.judge import judge
+from paceline.audit.judge import judge_evidence
 from paceline.core.errors import PacelineError
 from paceline.core.units import duration, plural
 from paceline.observe.attachment import Attachment, end_processes, run_attached
@@ -85,7 +85,7 @@ def audit(command: Sequence[str], options: AuditOptions, tell: Callable[[str], N
 
 
 def _audited(command: Sequence[str], evidence: Evidence, ending: str, text: str) -> AuditedRun:
-    judgement = judge(evidence)
+    judgement = judge_evidence(evidence)
     run = AuditedRun(
         command=command,
         code=evidence.code,
@@ -130,7 +130,7 @@ def _mentions_cuda(command: Sequence[str]) -> bool:
 
 def _environment(journals: Path, options: AuditOptions, *, on_cpu: bool) -> dict[str, str]:
     variables = {
-        "_PACELINE_PART": "paceline_audit.evidence",
+        "_PACELINE_PART": "paceline_audit.collectors",
         "_PACELINE_EARLY": "paceline_audit.early",
         "_PACELINE_BATCHES": str(options.batches),
         "_PACELINE_DEVICES": str(options.ranks),

@@ -6,11 +6,19 @@ from pathlib import Path
 
 from paceline.audit.evidence import Evidence
 from paceline.audit.finding import LEVELS, Finding, Rule
-from paceline.audit.rules import control, data, evaluation, files, model, schedule, setup
+from paceline.audit.rules import (
+    control_rules,
+    data_rules,
+    evaluation_rules,
+    file_rules,
+    model_rules,
+    schedule_rules,
+    setup_rules,
+)
 from paceline.audit.source import is_silenced
 from paceline.core.errors import ConfigError, suggestion
 
-MODULES = (data, evaluation, model, schedule, control, files, setup)
+MODULES = (data_rules, evaluation_rules, model_rules, schedule_rules, control_rules, file_rules, setup_rules)
 RULES: dict[str, Rule] = {rule.name: rule for module in MODULES for rule in module.RULES}
 
 
@@ -22,7 +30,7 @@ class Judgement:
     num_silenced: int
 
 
-def judge(evidence: Evidence) -> Judgement:
+def judge_evidence(evidence: Evidence) -> Judgement:
     """Return the findings."""
     found = list(dict.fromkeys(_findings(evidence)))
     kept = [finding for finding in found if not _is_silenced(finding)]
@@ -33,7 +41,7 @@ def judge(evidence: Evidence) -> Judgement:
 
 def _findings(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.ranks:  # no process could join: the claims are all there is
-        yield from control.check_ranks(evidence)
+        yield from control_rules.check_ranks(evidence)
         return
     for module in MODULES:
         for check in module.CHECKS:

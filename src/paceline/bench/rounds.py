@@ -36,7 +36,7 @@ def measure(records: Iterable[dict[str, Any]], *, cut: int, variant: int, round_
             loss_sum += record["loss"] * record["samples"]
             last = record["step"]
         if record["kind"] == "eval" and record["split"] == "test":
-            test = {"test_loss": record["loss"], "test_top1": record["top1"], "test_samples": record["samples"]}
+            test = {"test_loss": record["loss"], "test_top1": record.get("top1"), "test_samples": record["samples"]}
     if not samples:
         raise RunError(f"{run} has no record after step {cut}", hint="measure more steps: raise --steps")
     return Measurement(

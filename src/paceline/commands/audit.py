@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from paceline.audit.audit_compare import compare_worlds, comparison_text
-from paceline.audit.audit_run import AuditOptions, audit
+from paceline.audit.audit_compare import compare_worlds, world_comparison_text
+from paceline.audit.audit_run import AuditedRun, AuditOptions, audit
 from paceline.audit.audit_text import findings_sarif, findings_text, findings_values, rule_text, rules_text
 from paceline.audit.judge import RULES, find_rule
 from paceline.core.errors import ExitCode
@@ -41,8 +41,6 @@ def audit_command(
     Examples:
 
       paceline audit -- torchrun train.py --batch-size 32
-
-      paceline audit -- python train.py
 
       paceline audit --explain same-order
 
@@ -80,16 +78,20 @@ def audit_command(
         alone = audit(command, replace(options, ranks=1, batch_factor=ranks), progress) if compare else None
     finally:
         progress.clear()
+    _print_result(found, alone, "json" if as_json else output)
+    return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
+
+
+def _print_result(found: AuditedRun, alone: AuditedRun | None, output: str) -> None:
     comparison = None if alone is None else compare_worlds(alone.evidence, found)
-    if as_json or output == "json":
+    if output == "json":
         worlds = {} if comparison is None else {"compare": comparison.as_dict()}
         print(json.dumps(findings_values(found) | worlds))
     elif output == "sarif":
         print(json.dumps(findings_sarif(found.findings, RULES)))
     else:
         print(findings_text(found))
-        print("" if comparison is None else f"\n{comparison_text(comparison)}", end="")
-    return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
+        print("" if comparison is None else f"\n{world_comparison_text(comparison)}", end="")
 
 
 class _Progress:

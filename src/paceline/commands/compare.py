@@ -43,7 +43,7 @@ def compare_command(
     second
         Run, checkpoint, weight file or folder to compare with the first.
     checkpoint
-        Which checkpoint of a run: last, best, or a file name such as step-00000055.pt.
+        Which checkpoint of a run: last, best, or a name such as step-00000055.
     tolerance
         Largest difference that counts as equal, relative to the largest value of a tensor. Default: bit by bit.
     show_all

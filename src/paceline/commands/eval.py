@@ -10,10 +10,14 @@ from cyclopts import Parameter
 
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ExitCode
-from paceline.core.load import load_config
-from paceline.core.metrics import Score
-from paceline.core.units import percent, plural
+from paceline.core.metrics import Scores
+from paceline.core.score_text import score_value
+from paceline.core.units import plural
+from paceline.records.code import refuse_code_inside
 from paceline.records.folder import find_run
+from paceline.records.reader import read_config
+
+NAMES = {"top1": "top-1", "top5": "top-5"}
 
 
 def eval_command(
@@ -24,16 +28,17 @@ def eval_command(
     device: str = "auto",
     threads: int | None = None,
     runs_dir: Path = DEFAULT_RUNS,
+    trust: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Evaluate a checkpoint: loss, top-1 and top-5, every sample exactly once.
+    """Evaluate a checkpoint: the loss and every metric of its task, every sample exactly once.
 
     Parameters
     ----------
     run
         Run folder, or a run name for its newest folder.
     checkpoint
-        Checkpoint: best, last, or a file name such as step-00000055.pt.
+        Checkpoint: best, last, or a name such as step-00000055.
     split
         Split to evaluate on.
     device
@@ -42,13 +47,17 @@ def eval_command(
         CPU threads.
     runs_dir
         Folder of all runs, in which run names are looked up.
+    trust
+        Run code that lies inside the run folder, as of a folder from elsewhere.
     as_json
         Print one JSON object.
     """
     from paceline.engine.evaluate import score_checkpoint
 
     folder = find_run(run, runs_dir)
-    config = dataclasses.replace(load_config(folder.config), device=device, threads=threads)
+    config = dataclasses.replace(read_config(folder), device=device, threads=threads)
+    if not trust:
+        refuse_code_inside(folder, config)
     score = score_checkpoint(config, folder, checkpoint=checkpoint, split=split, warn=_warn)
     print(json.dumps(score.as_dict()) if as_json else _sentence(score, split))
     return ExitCode.FINISHED
@@ -58,8 +67,9 @@ def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-def _sentence(score: Score, split: str) -> str:
+def _sentence(score: Scores, split: str) -> str:
+    values = score.by_name.items()
     return (
-        f"{split}: loss {score.loss:.4f}, top-1 {percent(score.top1)}, top-5 {percent(score.top5)}, "
+        f"{split}: {', '.join(f'{NAMES.get(name, name)} {score_value(name, value)}' for name, value in values)}, "
         f"over {plural(score.samples, 'sample')}"
     )

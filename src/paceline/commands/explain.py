@@ -8,13 +8,13 @@ from cyclopts import Parameter
 
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ExitCode, RunError
-from paceline.core.load import load_config
 from paceline.explain.bottlenecks import find_bottlenecks
 from paceline.explain.explain_text import explanation_text, explanation_values, heading
 from paceline.explain.time_split import split_time
 from paceline.records.folder import find_run
 from paceline.records.phases import read_phases
 from paceline.records.profile import read_profile
+from paceline.records.reader import read_config
 
 
 def explain_command(
@@ -51,7 +51,7 @@ def explain_command(
             f"{folder.path} has no phase times yet",
             hint="they are recorded every --log-every steps and at the end of every epoch",
         )
-    config = load_config(folder.config)
+    config = read_config(folder)
     profile = read_profile(folder) if folder.profile.exists() else None
     bottlenecks = find_bottlenecks(split, config, profile)
     if as_json:

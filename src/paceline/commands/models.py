@@ -9,14 +9,15 @@ from paceline.core.errors import ExitCode
 from paceline.core.units import count, large, table
 
 OTHERS = """\
-also: --model timm:NAME, torchvision:NAME (pip install 'paceline[vision]'), or your own function as my.py:build
-FLOPs are those of the forward pass of one image; a multiply-add counts as two"""
+also: --model timm:NAME, torchvision:NAME (pip install 'paceline[vision]'), hf:FOLDER (pip install transformers),
+or your own function as my.py:build
+FLOPs are those of the forward pass of one sample; a multiply-add counts as two"""
 
 
 def models_command(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
-    """List the built-in models with their parameters and FLOPs per image.
+    """List the built-in models with their parameters and FLOPs per sample.
 
-    Every model supports any number of channels and classes; the figures are for the input shown.
+    Every model supports any number of channels and classes, or any vocabulary; the figures are for the input shown.
 
     Parameters
     ----------
@@ -44,26 +45,23 @@ def _row(name: str) -> dict[str, Any]:
     import torch
 
     from paceline.models.summary import forward_flops
-    from paceline.models.zoo import build_model, usual_task
+    from paceline.models.zoo import build_model, usual_facts
 
-    num_classes, image_shape = usual_task(name)
+    facts = usual_facts(name)
     with torch.device("meta"):
-        model = build_model(name, num_classes=num_classes, image_shape=image_shape)
+        model = build_model(name, **facts)
     return {
         "model": name,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "image_shape": list(image_shape),
-        "num_classes": num_classes,
-        "flops": forward_flops(model, image_shape),
+        **{fact: list(value) if isinstance(value, tuple) else value for fact, value in facts.items()},
+        "flops": forward_flops(model, facts),
     }
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    channels, height, width = row["image_shape"]
-    return [
-        row["model"],
-        count(row["parameters"]),
-        f"{height}×{width}×{channels}",
-        count(row["num_classes"]),
-        large(row["flops"]),
-    ]
+    if "context" in row:
+        shape, outputs = f"{count(row['context'])} tokens", row["vocab_size"]
+    else:
+        channels, height, width = row["image_shape"]
+        shape, outputs = f"{height}×{width}×{channels}", row["num_classes"]
+    return [row["model"], count(row["parameters"]), shape, count(outputs), large(row["flops"])]

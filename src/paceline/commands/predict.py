@@ -11,7 +11,7 @@ from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ConfigError, ExitCode, ModelError, flag, suggestion
 from paceline.predict.advice import answer, asked_ranks, more_ranks
 from paceline.predict.architectures import Layer, list_shapes
-from paceline.predict.assumptions import assumptions, warnings
+from paceline.predict.assumptions import assumptions, range_warnings
 from paceline.predict.cases import run_case, spec_case
 from paceline.predict.option_values import check_cluster, check_question
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, KnownOptions, ModelSpec, QuestionOptions
@@ -78,7 +78,7 @@ def predict_command(
         return ExitCode.FINISHED
     text = answer(question, case, predictions)
     assumed = assumptions(case, predictions[-1].ranks)
-    notes = warnings(case, [one.ranks for one in predictions])
+    notes = range_warnings(case, [one.ranks for one in predictions])
     print(predictions_text(predictions, basis, answer=text, assumed=assumed, notes=notes))
     return ExitCode.FINISHED
 
@@ -103,13 +103,13 @@ def _layers_of(name: str) -> list[Layer]:
     import torch
 
     from paceline.models.summary import layer_costs
-    from paceline.models.zoo import build_model, list_models, usual_task
+    from paceline.models.zoo import build_model, list_models, usual_facts
 
     if ":" not in name and name not in list_models():
         raise ModelError(
             f"there is no model {name}", hint=suggestion(name, [*list_shapes(), *list_models()]) + "; or --parameters"
         )
-    num_classes, image_shape = usual_task(name)
+    facts = usual_facts(name)
     with torch.device("meta"):
-        model = build_model(name, num_classes=num_classes, image_shape=image_shape)
-    return [Layer(parameters, macs) for parameters, macs in layer_costs(model, image_shape)]
+        model = build_model(name, **facts)
+    return [Layer(parameters, macs) for parameters, macs in layer_costs(model, facts)]

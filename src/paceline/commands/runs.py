@@ -9,10 +9,12 @@ from cyclopts import App, Parameter
 
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ExitCode
-from paceline.core.units import percent, table, value_text
+from paceline.core.score_text import main_score, score_value
+from paceline.core.units import table, value_text
 from paceline.records.compare_runs import compare_runs, results
 from paceline.records.folder import find_run
-from paceline.records.reader import RunSummary, list_runs, summarise
+from paceline.records.reader import RunSummary, summarise
+from paceline.records.run_index import list_runs
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 
@@ -37,7 +39,7 @@ def list_runs_command(*, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -
     elif not runs:
         print(f"no runs in {runs_dir} yet; to start one: paceline train")
     else:
-        print(table(["run", "started", "model", "data", "epochs", "best acc", "state"], [_row(run) for run in runs]))
+        print(table(["run", "started", "model", "data", "epochs", "best", "state"], [_row(run) for run in runs]))
     return ExitCode.FINISHED
 
 
@@ -99,9 +101,15 @@ def compare(first: Path, second: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json
 
 
 def _row(run: RunSummary) -> list[str]:
-    best = "–" if run.best is None else percent(run.best["top1"])
+    best = "–" if run.best is None else _score(run.best)
     epochs = f"{run.epochs}/{run.config.epochs}"
     return [run.folder.name, _when(run), run.config.model, run.config.data, epochs, best, run.state]
+
+
+def _score(best: dict[str, Any]) -> str:
+    name = main_score(best)
+    text = score_value(name, best[name])
+    return text if name == "top1" else f"{name} {text}"
 
 
 def _when(run: RunSummary) -> str:

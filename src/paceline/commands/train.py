@@ -72,6 +72,7 @@ def train_command(
         if plan is not None:
             extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
             extra += ["--resume", str(resume)] if resume else []
+            extra += ["--trust"] if start.trust else []
             return launch_ranks(plan, settings, start, extra)
         began = psutil.Process().create_time()
         result = train(settings, start=start, resume=resume, show_table=summary, began=began)

@@ -81,4 +81,4 @@ def verify_command(
     else:
         print(trials_text(str(trials[0]), results, tolerance=limit))
         print("\n".join(["", *runner.advice(trials[0], results), trials_verdict(results, tolerance=limit)]))
-    return ExitCode.DIFFERENT if any(result.first for result in results) else ExitCode.FINISHED
+    return ExitCode.DIFFERENT if any(result.fails for result in results) else ExitCode.FINISHED

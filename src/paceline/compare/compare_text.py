@@ -44,7 +44,8 @@ def comparison_verdict(comparison: ContentsComparison) -> str:
     worst = comparison.worst_relative
     match comparison.status, comparison.tolerance:
         case Status.EQUAL, _:
-            return f"equal: all {count(num)} entries, bit by bit"
+            by_hash = "; by the hashes in their manifests: the files were not read, paceline check reads them"
+            return f"equal: all {count(num)} entries, bit by bit{by_hash if comparison.by_hash else ''}"
         case Status.CLOSE, None if all(entry.what in {"sign", "NaN"} for _, entry in comparison.unequal()):
             what = " and ".join(sorted({BITS[entry.what] for _, entry in comparison.unequal()}))
             return f"not equal: all values are equal, but {what} differ; --tolerance 0 accepts that"
@@ -66,6 +67,7 @@ def comparison_values(first: Contents, second: Contents, comparison: ContentsCom
         "second": {"name": second.name, "notes": list(second.notes)},
         "status": str(comparison.status),
         "agrees": comparison.agrees,
+        "by_hash": comparison.by_hash,
         "tolerance": comparison.tolerance,
         "missing": list(comparison.missing),
         "reordered": [part.name for part in comparison.parts if not part.same_order],

@@ -75,6 +75,11 @@ class ContentsComparison:
         """Tell whether the files are equal: bit by bit, or within --tolerance."""
         return self.status is Status.EQUAL or (self.tolerance is not None and self.status is Status.CLOSE)
 
+    @property
+    def by_hash(self) -> bool:
+        """Tell whether tensors were not read, since their hashes are equal."""
+        return any(entry.by_hash for part in self.parts for entry in part.entries)
+
     def unequal(self) -> list[tuple[str, Comparison]]:
         """Return every unequal entry with the name of its section, the largest difference of a section first."""
         found = []

@@ -8,15 +8,13 @@ import numpy as np
 import torch
 
 from paceline.compare.contents import Contents, split_model
-from paceline.compare.stored import StoredTensor
-from paceline.compare.weight_files import locate, read_file
+from paceline.compare.stored import HashedTensor, StoredTensor
 from paceline.core.errors import CheckpointError
+from paceline.engine.saved_tensor import SavedTensor
+from paceline.engine.weight_files import locate, model_key, read_file, unwrapped
 
-MODEL = ("model", "state_dict", "model_state_dict", "model_state", "net", "network", "weights", "params", "module")
 AVERAGE = ("ema", "model_ema", "state_dict_ema", "ema_state_dict")
 SETTINGS = ("config", "args", "hparams", "hyper_parameters", "opt", "code", "data_digests")
-WRAPPERS = ("module.", "_orig_mod.")
-"""The prefixes of DataParallel, DistributedDataParallel and torch.compile."""
 
 
 def read_contents(path: Path, *, runs_dir: Path, checkpoint: str) -> Contents:
@@ -28,11 +26,10 @@ def read_contents(path: Path, *, runs_dir: Path, checkpoint: str) -> Contents:
         raise CheckpointError(f"cannot read {file}: {cause.strerror or cause}") from cause
     parts, notes = parts_of(held)
     entries = [entry for part in parts.values() for entry in part.items()]
-    tensors = {name: value.tensor for name, value in entries if isinstance(value, StoredTensor)}
-    if not tensors:
+    if not any(isinstance(value, StoredTensor | HashedTensor) for _, value in entries):
         raise CheckpointError(f"{file} has no tensors")
-    for name, tensor in tensors.items():
-        if tensor.is_meta:
+    for name, value in entries:
+        if isinstance(value, StoredTensor) and value.tensor.is_meta:
             raise CheckpointError(
                 f"{file} has {name} without values: it was saved on torch's meta device",
                 hint="save the model after its weights were loaded",
@@ -43,11 +40,11 @@ def read_contents(path: Path, *, runs_dir: Path, checkpoint: str) -> Contents:
 def parts_of(held: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Sort the contents of a file into sections, and note removed prefixes."""
     notes: list[str] = []
-    key = _model_key(held)
+    key = model_key(held)
     if key is None:
         return dict(split_model(_unwrapped(dict(_flat(held)), notes))), notes  # pyright: ignore[reportReturnType]
     model = held[key]
-    while (inner := _model_key(model)) is not None:
+    while (inner := model_key(model)) is not None:
         key, model = f"{key}.{inner}", model[inner]
     parts = dict(split_model(_unwrapped(dict(_flat(model)), notes)))
     others: dict[str, Any] = {}
@@ -64,17 +61,12 @@ def parts_of(held: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
     return {name: part for name, part in parts.items() if part}, notes  # pyright: ignore[reportReturnType]
 
 
-def _model_key(held: Any) -> str | None:
-    """Return the key of the model's state in a checkpoint; None if the file is that state itself."""
-    if not isinstance(held, Mapping):
-        return None
-    return next((key for key in MODEL if isinstance(held.get(key), Mapping)), None)
-
-
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield tensors and plain values under dotted names."""
     if isinstance(value, torch.Tensor):
         yield prefix or "tensor", StoredTensor(value)
+    elif isinstance(value, SavedTensor):
+        yield prefix or "tensor", HashedTensor(value)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
@@ -90,8 +82,6 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _unwrapped(state: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """Remove the prefixes of wrappers, and note it."""
-    for wrapper in WRAPPERS * 2:
-        if state and all(name.startswith(wrapper) for name in state):
-            state = {name.removeprefix(wrapper): value for name, value in state.items()}
-            notes.append(f"removed the wrapper's prefix {wrapper} of every name")
+    state, removed = unwrapped(state)
+    notes += [f"removed the wrapper's prefix {prefix} of every name" for prefix in removed]
     return state

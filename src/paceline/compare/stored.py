@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from paceline.compare.tensors import Block
+from paceline.engine.saved_tensor import SavedTensor
 
 BLOCK = 1 << 20
 """Elements read at a time: a few dozen MB for tensors of any size."""
@@ -18,6 +19,7 @@ class StoredTensor:
     """A tensor in memory or in a mapped file."""
 
     tensor: torch.Tensor
+    digest = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,9 +35,42 @@ class StoredTensor:
         """Yield bits and values of a million elements at a time."""
         flat = _dense(self.tensor).reshape(-1)
         for start in range(0, len(flat), BLOCK):
-            piece = flat[start : start + BLOCK].clone(memory_format=torch.contiguous_format)
-            bits = piece.view(BITS[piece.itemsize]).numpy().view(np.dtype(f"u{piece.itemsize}"))
-            yield Block(bits, piece.to(torch.float64).numpy())
+            yield _block(flat[start : start + BLOCK])
+
+
+@dataclass(frozen=True, slots=True)
+class HashedTensor:
+    """A tensor of a checkpoint with a manifest."""
+
+    saved: SavedTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape; a complex tensor has a last dimension of 2."""
+        return (*self.saved.shape, 2) if self.saved.dtype.is_complex else tuple(self.saved.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The name of its type, such as float32."""
+        return str(self.saved.dtype).removeprefix("torch.")
+
+    @property
+    def digest(self) -> str | None:
+        """The hash of its contents in the manifest."""
+        return self.saved.digest
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield bits and values of a million elements at a time."""
+        width = 2 if self.saved.dtype.is_complex else 1
+        for start in range(0, self.saved.numel(), BLOCK // width):
+            piece = self.saved.flat(start, min(self.saved.numel(), start + BLOCK // width))
+            yield _block(torch.view_as_real(piece).reshape(-1) if width == 2 else piece)
+
+
+def _block(elements: torch.Tensor) -> Block:
+    piece = elements.clone(memory_format=torch.contiguous_format)
+    bits = piece.view(BITS[piece.itemsize]).numpy().view(np.dtype(f"u{piece.itemsize}"))
+    return Block(bits, piece.to(torch.float64).numpy())
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

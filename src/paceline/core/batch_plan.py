@@ -1,6 +1,7 @@
 """The batch plan: the number of steps, and the samples of a step for each rank."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError
@@ -18,6 +19,8 @@ class BatchPlan:
     total_steps: int
     shards: int | None = None
     """Shards of the global batch, the same at every world size; None if the batch is not sharded."""
+    shards_by_rank: tuple[int, ...] | None = None
+    """Number of shards of each rank; None for equal numbers."""
 
     @classmethod
     def make(cls, config: Config, *, num_samples: int, world_size: int) -> "BatchPlan":
@@ -94,8 +97,25 @@ class BatchPlan:
 
     def micro_batch_indices(self, rank: int) -> list[int]:
         """Indices of a rank's micro-batches, counted over all ranks, in the order in which it computes them."""
+        if self.shards_by_rank is not None:
+            start = sum(self.shards_by_rank[:rank])
+            return list(range(start, start + self.shards_by_rank[rank]))
         num_parts = self.world_size * self.accumulate if self.shards is None else self.shards
         return list(range(rank * num_parts // self.world_size, (rank + 1) * num_parts // self.world_size))
+
+    def balanced(self, seconds: Sequence[float]) -> "BatchPlan":
+        """Return the plan whose slowest rank finishes first, given the seconds that each rank needs for a shard.
+
+        Every rank keeps a shard, so that its speed stays known. A gain of less than a tenth changes nothing: it may be
+        noise.
+        """
+        assert self.shards is not None
+        numbers = [1] * self.world_size
+        for _ in range(self.shards - self.world_size):
+            numbers[min(range(self.world_size), key=lambda rank: (numbers[rank] + 1) * seconds[rank])] += 1
+        now = [len(self.micro_batch_indices(rank)) for rank in range(self.world_size)]
+        then, before = (max(n * each for n, each in zip(counts, seconds, strict=True)) for counts in (numbers, now))
+        return replace(self, shards_by_rank=tuple(numbers)) if then < 0.9 * before else self
 
     def __str__(self) -> str:
         per_rank = -(-self.global_batch // self.world_size)

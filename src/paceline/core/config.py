@@ -1,6 +1,7 @@
 """The settings of a run: one flat, frozen record. A Config that exists is valid."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,9 +9,15 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from paceline.core.augment_syntax import parse_steps, standard_policy
-from paceline.core.config_rules import refuse_inexact
+from paceline.core.config_rules import (
+    check_fine_tuning,
+    refuse_bad_name,
+    refuse_impossible_shards,
+    refuse_passwords,
+    refuse_too_small,
+)
 from paceline.core.errors import ConfigError, SettingError, suggestion
-from paceline.core.setting_types import Every, Interval, MaybeWhole, Names, Numbers, Whole
+from paceline.core.setting_types import Every, Interval, MaybeWhole, Names, Numbers, SampleOrder, Whole
 from paceline.core.units import count
 
 DATA = Group("Data", sort_key=1)
@@ -32,7 +39,8 @@ class Config:
     """All settings of what a run computes and which files it writes."""
 
     data: Annotated[str, Parameter(group=DATA)] = "digits"
-    """Data set: digits, cifar10, cifar100, cinic10, fashion-mnist, imagenet, folder:PATH, packed:PATH, my.py:build."""
+    """Data set: digits, cifar10, cifar100, cinic10, fashion-mnist, imagenet, folder:PATH, packed:PATH, my.py:build;
+    alice, text:FILE, tokens:PATH (language), shapes (segmentation), shape-labels, shape-centers (regression)."""
     data_dir: Annotated[Path, Parameter(group=DATA)] = Path("data")
     """Folder where data sets are kept."""
     valid_split: Annotated[float, Parameter(group=DATA)] = 0.1
@@ -43,11 +51,24 @@ class Config:
     """Augmentation: standard (the usual steps for the data set), none, or a list of steps such as crop4,flip."""
     image_size: Annotated[MaybeWhole, Parameter(group=DATA)] = None
     """Height and width in pixels of the images of folder:, packed: and imagenet. Default: 224."""
+    context: Annotated[MaybeWhole, Parameter(group=DATA)] = None
+    """Tokens per sample of alice, text: and tokens:. Default: 128."""
     bad_images: Annotated[Literal["fail", "skip"], Parameter(group=DATA)] = "fail"
     """fail: stop at an image that cannot be decoded; skip: use another image of its class instead."""
+    sample_order: Annotated[SampleOrder, Parameter(group=DATA)] = "auto"
+    """Shuffle by argsort (of hashes) or feistel (a permutation that needs no memory); auto: feistel above 2^20 samples.
+    """
 
+    collate: Annotated[str | None, Parameter(group=DATA)] = None
+    """Your own function my.py:pad, which turns a list of samples of my.py:build into a micro-batch."""
+
+    task: Annotated[str | None, Parameter(group=MODEL)] = None
+    """What is learnt: classification, language, regression, segmentation, multi-label, or your own as my.py:Task.
+    Default: the usual task of the data set."""
+    metric: Annotated[Names, Parameter(group=MODEL)] = ()
+    """Your own metrics besides those of the task, as in --metric my.py:name."""
     model: Annotated[str, Parameter(alias="-m", group=MODEL)] = "resnet20"
-    """Model: a name listed by paceline models, timm:NAME, torchvision:NAME, or your own as my.py:build."""
+    """Model: a name listed by paceline models, timm:NAME, torchvision:NAME, hf:FOLDER, or your own as my.py:build."""
     precision: Annotated[Literal["fp32", "bf16", "fp16"], Parameter(group=MODEL)] = "fp32"
     """Precision of the forward pass (autocast); fp16 uses loss scaling."""
     channels_last: Annotated[bool, Parameter(group=MODEL)] = True
@@ -56,6 +77,14 @@ class Config:
     """Compile the model with torch.compile."""
     ema: Annotated[float | None, Parameter(group=MODEL)] = None
     """Evaluate an exponential moving average of the weights with this decay, such as 0.999."""
+    init: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Start from the weights of a run or a file: .pt, .pth, .safetensors, or a folder of Hugging Face."""
+    head: Annotated[Literal["keep", "new"], Parameter(group=MODEL)] = "keep"
+    """With --init: keep the last layer, or draw a new one, as for other classes."""
+    freeze: Annotated[Names, Parameter(group=MODEL)] = ()
+    """Layers or parameters that are not trained, as in --freeze "conv1,layer1,*.bias"; their batch norm stays still."""
+    checkpoint_activations: Annotated[Names, Parameter(group=MODEL)] = ()
+    """Layers that compute their activations again in the backward pass, to save memory, as in "blocks.*"."""
 
     epochs: Annotated[Whole, Parameter(alias="-e", group=LENGTH)] = 10
     """Number of passes over the training samples."""
@@ -74,6 +103,8 @@ class Config:
     """Optimizer; sgd uses Nesterov momentum."""
     lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
     """Learning rate. Default: 0.1 for sgd, 0.001 for adam and adamw."""
+    lr_for: Annotated[Names, Parameter(group=OPTIMIZER)] = ()
+    """Factors on the learning rate of layers or parameters, as in --lr-for linear=10,layer1=0.1."""
     momentum: Annotated[float, Parameter(group=OPTIMIZER)] = 0.9
     """Momentum of sgd."""
     weight_decay: Annotated[float, Parameter(group=OPTIMIZER)] = 5e-4
@@ -111,6 +142,8 @@ class Config:
     shards: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
     """Shards of the global batch for --exact bitwise and --batch-norm ghost; at most one rank per shard.
     Default: 8, or 4 if --global-batch is below 256."""
+    balance: Annotated[bool, Parameter(group=MACHINE, negative="")] = False
+    """Give faster ranks more shards, by measured time; needs --exact bitwise, and changes no bit of the result."""
     compress: Annotated[Literal["none", "fp16", "bf16"], Parameter(group=MACHINE)] = "none"
     """Cast gradients to this type for all-reduce, to send half the bytes."""
     bucket_mb: Annotated[float | None, Parameter(group=MACHINE)] = None
@@ -142,10 +175,13 @@ class Config:
     """Write checkpoints in the background while training continues."""
 
     def __post_init__(self) -> None:
-        _check_least(self)
+        refuse_too_small({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
         _check_numbers(self)
         _check_choices(self)
-        _check_shards(self)
+        refuse_impossible_shards(
+            {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, self.fixed_shards
+        )
+        check_fine_tuning(self.init, self.head, self.lr_for)
 
     @property
     def base_lr(self) -> float:
@@ -184,12 +220,19 @@ class Config:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {key: _plain(value) for key, value in values.items() if value is not None}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Config":
+        """Return the settings from the values of `as_dict`."""
+        return cls(**{key: _restored(key, value) for key, value in values.items()})
+
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
+DEFAULTS_BY_NAME = {field.name: field.default for field in dataclasses.fields(Config)}
 
 CHANGEABLE = frozenset({
-    "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "check_replicas", "device",
-    "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every", "keep", "save_async",
+    "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "balance", "device",
+    "check_replicas", "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every",
+    "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, which files it writes, not what it computes."""
 
@@ -200,26 +243,17 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _restored(name: str, value: Any) -> Any:
+    kind = type(DEFAULTS_BY_NAME[name])
+    if issubclass(kind, Path):
+        return Path(value)
+    return Interval.parse(value) if kind is Interval else tuple(value) if kind is tuple else value
+
+
 def _stem(name: str) -> str:
     """Return the part of "my.py:build", "folder:/a/b" or "resnet20" that serves as a folder name."""
     file, _, rest = name.partition(":")
     return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name or file
-
-
-_AT_LEAST: dict[str, float] = {
-    "epochs": 1, "steps": 1, "global_batch": 1, "accumulate": 1, "patience": 1, "threads": 1, "log_every": 1, "keep": 1,
-    "workers": 0, "image_size": 1, "seed": 0, "shards": 1, "check_replicas": 1,
-    "momentum": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "reference_batch": 1,
-}  # fmt: skip
-
-
-def _check_least(config: Config) -> None:
-    for name, least in _AT_LEAST.items():
-        value = getattr(config, name)
-        if value is not None and not value >= least:
-            raise SettingError(name, f"is {value}, but must be at least {least:g}")
-        if value == float("inf"):
-            raise SettingError(name, f"is {value}, but must be a finite number")
 
 
 def _check_numbers(config: Config) -> None:
@@ -255,17 +289,5 @@ def _check_choices(config: Config) -> None:
                 f'lists "{tracker}", which is not a tracker',
                 hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]),
             )
-    name = config.run_name
-    if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")):
-        raise SettingError("name", f'is "{name}", which is not a folder name', hint="use letters, digits, - and _")
-
-
-def _check_shards(config: Config) -> None:
-    if config.exact == "bitwise":
-        refuse_inexact({field.name: getattr(config, field.name) for field in dataclasses.fields(config)})
-    if config.fixed_shards is not None and config.accumulate > 1:
-        cause = "--exact bitwise" if config.exact == "bitwise" else "--batch-norm ghost"
-        raise ConfigError(
-            f"--accumulate {config.accumulate} cannot be combined with {cause}: the batch is already split into shards",
-            hint="drop --accumulate; to save memory, use more --shards",
-        )
+    refuse_bad_name(config.run_name)
+    refuse_passwords({field.name: getattr(config, field.name) for field in dataclasses.fields(config)})

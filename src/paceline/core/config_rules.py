@@ -1,9 +1,14 @@
-"""Settings that cannot be combined with `--exact bitwise`, and why."""
+"""Rules for settings: least values, `--exact bitwise`, fine-tuning, names, and no passwords in addresses."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.core.errors import ConfigError, flag
+from paceline.core.addresses import has_password
+from paceline.core.errors import ConfigError, SettingError, flag
+
+LONGEST_NAME = 255
+"""Bytes of a file name, on most file systems."""
 
 
 class Unfit(NamedTuple):
@@ -43,3 +48,85 @@ def refuse_inexact(settings: Mapping[str, Any]) -> None:
                 f"{flag(setting)}{shown} cannot be combined with --exact bitwise: it {why}",
                 hint=f"{hint}, or use --exact order",
             )
+
+
+def check_fine_tuning(init: str | None, head: str, lr_for: Iterable[str]) -> None:
+    """Refuse a new head without weights to start from, and malformed factors."""
+    if head == "new" and init is None:
+        raise ConfigError("--head new has no effect without --init", hint="add --init FILE, or drop --head")
+    for text in lr_for:
+        parse_factor(text)
+
+
+def parse_factor(text: str) -> tuple[str, float]:
+    """Return the pattern and the factor of "layer1=0.1"."""
+    pattern, _, number = text.rpartition("=")
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = 0.0
+    if not pattern or not 0 < factor < float("inf"):
+        raise SettingError(
+            "lr_for",
+            f'has "{text}", which is not PATTERN=FACTOR with a factor above 0',
+            hint="write --lr-for layer1=0.1; to keep layers as they are, use --freeze layer1",
+        )
+    return pattern, factor
+
+
+def refuse_bad_name(name: str) -> None:
+    """Refuse a name of a run that is not a folder name, or that a terminal would not show as it is."""
+    if name in {"", ".", ".."} or "/" in name or name.startswith(("-", ".")) or not name.isprintable():
+        raise SettingError(
+            "name", f"is {_shown(name)}, which is not a folder name", hint="use letters, digits, - and _"
+        )
+    length = len(name.encode(errors="surrogateescape"))
+    if length > LONGEST_NAME:
+        raise SettingError("name", f"has {length} bytes, but a folder name has at most {LONGEST_NAME}")
+
+
+def refuse_passwords(settings: Mapping[str, Any]) -> None:
+    """Refuse an address with a password: settings are written to the run folder, its checkpoints and its report."""
+    for setting, value in settings.items():
+        if isinstance(value, str | Path) and has_password(str(value)):
+            raise SettingError(
+                setting,
+                "has a password in its address, which every file of the run would show",
+                hint="leave the password out, and give it in the environment or in ~/.netrc",
+            )
+
+
+def _shown(name: str) -> str:
+    return f'"{name}"' if name.isprintable() else ascii(name)
+
+
+def refuse_impossible_shards(settings: Mapping[str, Any], fixed_shards: int | None) -> None:
+    """Refuse settings that fixed shards of the batch, or their absence, make impossible."""
+    if settings["exact"] == "bitwise":
+        refuse_inexact(settings)
+    elif settings["balance"]:
+        raise ConfigError("--balance needs fixed shards of the batch", hint="add --exact bitwise, or drop --balance")
+    if fixed_shards is not None and settings["accumulate"] > 1:
+        cause = "--exact bitwise" if settings["exact"] == "bitwise" else "--batch-norm ghost"
+        raise ConfigError(
+            f"--accumulate {settings['accumulate']} cannot be combined with {cause}: the batch is already split into "
+            "shards",
+            hint="drop --accumulate; to save memory, use more --shards",
+        )
+
+
+_AT_LEAST: dict[str, float] = {
+    "epochs": 1, "steps": 1, "global_batch": 1, "accumulate": 1, "patience": 1, "threads": 1, "log_every": 1, "keep": 1,
+    "workers": 0, "image_size": 1, "context": 1, "seed": 0, "shards": 1, "check_replicas": 1,
+    "momentum": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "reference_batch": 1,
+}  # fmt: skip
+
+
+def refuse_too_small(values: Mapping[str, Any]) -> None:
+    """Refuse settings below their least value, and infinite ones."""
+    for name, least in _AT_LEAST.items():
+        value = values[name]
+        if value is not None and not value >= least:
+            raise SettingError(name, f"is {value}, but must be at least {least:g}")
+        if value == float("inf"):
+            raise SettingError(name, f"is {value}, but must be a finite number")

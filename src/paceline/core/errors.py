@@ -61,10 +61,20 @@ class ModelError(PacelineError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class TaskError(PacelineError):
+    """The task cannot be built, or its loss, count or metrics are not what they must be."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
 class RunError(PacelineError):
     """A run folder is missing, in use, finished or of another run."""
 
     exit_code = ExitCode.BAD_INPUT
+
+
+class OvertakenError(RunError):
+    """A newer attempt trains the run, so this one may no longer write to its folder."""
 
 
 class CheckpointError(PacelineError):

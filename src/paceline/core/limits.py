@@ -1,4 +1,4 @@
-"""The limit on open files: raised to the hard limit, and compared with what the ranks of a run need."""
+"""Limits that depend on the number of ranks: heartbeats per second, and open files in each process."""
 
 import resource
 
@@ -8,6 +8,11 @@ FILES_PER_RANK = 3
 """Connections to each rank of the run: for gradients, for control messages, and on rank 0 for the store."""
 OTHER_FILES = 64
 """Modules, data, workers and logs, and the groups of a bitwise run, whose number does not depend on the world size."""
+
+
+def seconds_between_beats(world_size: int) -> float:
+    """Return the interval of a rank's heartbeats: all ranks together write about 256 files per second at most."""
+    return min(max(1.0, world_size / 256), 30.0)
 
 
 def need_open_files(world_size: int) -> None:

@@ -3,6 +3,7 @@
 import copy
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -21,7 +22,7 @@ from cyclopts import (
 )
 from cyclopts import UnusedCliTokensError as UnusedError
 
-from paceline.core.config import SETTINGS, Config
+from paceline.core.config import DEFAULTS_BY_NAME, SETTINGS, Config
 from paceline.core.errors import ConfigError, SettingError, flag, suggestion
 from paceline.core.setting_types import Interval
 from paceline.core.start import START_SETTINGS, Start
@@ -99,9 +100,26 @@ def load_config(*files: Path, environ: Mapping[str, str] | None = None) -> Confi
     return Layers(environ or {}, lambda _arguments: files).read()
 
 
+def load_written(path: Path) -> tuple[Config, frozenset[str]]:
+    """Return the settings of a file that `write_config` wrote, and the names of those that are in it.
+
+    It takes a tenth of the time of `load_config`, which reads the file if it was edited by hand or is an earlier one.
+    """
+    values = _from_file(path)
+    if all(key in SETTINGS and _is_as_written(key, value) for key, value in values.items()):
+        with suppress(SettingError, ValueError):
+            return Config.from_dict(values), frozenset(values)
+    return load_config(path), frozenset(map(current_name, values))
+
+
 def write_config(config: Config, path: Path) -> None:
     """Write settings so that `load_config(path)` gives them back."""
-    path.write_text(tomli_w.dumps(config.as_dict()), encoding="utf-8")
+    path.write_text(config_text(config), encoding="utf-8")
+
+
+def config_text(config: Config) -> str:
+    """Return settings as TOML."""
+    return tomli_w.dumps(config.as_dict())
 
 
 def current_name(key: str) -> str:
@@ -163,6 +181,16 @@ def _types() -> dict[str, Any]:
     return get_type_hints(Config) | get_type_hints(Start)
 
 
+def _is_as_written(setting: str, value: Any) -> bool:
+    """Tell whether a value has the type that `Config.as_dict` gives it."""
+    default = DEFAULTS_BY_NAME[setting]
+    if isinstance(default, Path | Interval):
+        return type(value) is str
+    if isinstance(default, tuple):
+        return type(value) is list and len({type(item) for item in value} | {type(item) for item in default}) <= 1
+    return type(value) in _ready(setting) or value in _ready(setting)
+
+
 @cache
 def _ready(setting: str) -> tuple[Any, ...]:
     """Return the types, or the choices, whose TOML values need no parsing."""
@@ -210,7 +238,7 @@ def _from_file(file: Path) -> dict[str, Any]:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as cause:
         raise ConfigError(f"cannot read {file}: {cause.strerror}") from cause
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+    except (ValueError, RecursionError) as cause:  # not only TOMLDecodeError: a year 0 is a ValueError
         raise ConfigError(f"{file} is not valid TOML: {cause}") from cause
     for key, value in values.items():
         if current_name(key.replace("-", "_")) not in KNOWN:

@@ -5,12 +5,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from paceline.core.units import escape_controls
+
 SECONDS_UNTIL_SLOW = 5
 
 
 def say(text: str, *, prefix: str = "paceline: ") -> None:
     """Print a message for the user."""
-    print(prefix + text, file=sys.stderr, flush=True)  # noqa: T201 - the one place that prints messages
+    print(escape_controls(prefix + text), file=sys.stderr, flush=True)  # noqa: T201 - the one place that prints messages
 
 
 @contextmanager

@@ -25,8 +25,8 @@ def is_plugin(name: str) -> bool:
     return path.endswith(".py") or (bool(separator) and "/" in path)
 
 
-def load_plugin(name: str, error: type[PacelineError]) -> Callable[..., Any]:
-    """Import the file of "my.py:build" and return its `build`; problems are raised as `error`."""
+def load_plugin(name: str, error: type[PacelineError], *, kind: Any = Callable) -> Any:
+    """Import the file of "my.py:build" and return its `build`, of this kind; problems are raised as `error`."""
     file, _, attribute = name.partition(":")
     if not attribute:
         raise error(f"{name} does not name a function", hint=f"write {file}:build")
@@ -35,7 +35,7 @@ def load_plugin(name: str, error: type[PacelineError]) -> Callable[..., Any]:
         raise error(f"{file} does not exist", hint=f"looked for {path.resolve()}")
     module = _import_file(path, error)
     found = getattr(module, attribute, None)
-    if not callable(found):
+    if found is None or (kind is Callable and not callable(found)):
         callables = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         raise error(f"{file} has no function or class {attribute}", hint=suggestion(attribute, callables))
     return found
@@ -54,7 +54,7 @@ def call_plugin(name: str, function: Callable[..., Any], offered: Mapping[str, A
     except Exception as cause:
         raise error(
             f"{name} raised {type(cause).__name__}: {cause}",
-            hint=f"{_where(cause)}; it was called with {arguments}",
+            hint=f"{code_place(cause)}; it was called with {arguments}",
         ) from cause
 
 
@@ -107,11 +107,11 @@ def _import_file(path: Path, error: type[PacelineError]) -> Any:
         spec.loader.exec_module(module)
     except Exception as cause:
         del sys.modules[module_name]
-        raise error(f"{path} cannot be imported: {type(cause).__name__}: {cause}", hint=_where(cause)) from cause
+        raise error(f"{path} cannot be imported: {type(cause).__name__}: {cause}", hint=code_place(cause)) from cause
     return module
 
 
-def _where(cause: BaseException) -> str:
+def code_place(cause: BaseException) -> str:
     """Return the file and line where the user's code failed."""
     trace = cause.__traceback__
     if isinstance(cause, SyntaxError):

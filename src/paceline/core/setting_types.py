@@ -57,6 +57,8 @@ def _listed(values: Sequence[Any]) -> str:
     return ",".join(map(str, values)) or "none"
 
 
+SampleOrder = Literal["auto", "argsort", "feistel"]
+"""How samples are shuffled: an argsort of hashes, or a keyed permutation; auto decides by the number of samples."""
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
 Names = Annotated[tuple[str, ...], Parameter(converter=_names, n_tokens=1, negative="", show_default=_listed)]

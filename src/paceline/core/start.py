@@ -40,7 +40,9 @@ class Start:
     """Where ranks started by hand connect: tcp://HOST:PORT, file:///path or env:// (MASTER_ADDR, MASTER_PORT)."""
     devices: Annotated[Numbers, Parameter(group=RANKS)] = ()
     """GPUs that this process may use, as in --devices 0,1."""
-    timeout: Annotated[float, Parameter(group=RANKS)] = 600.0
+    trust: Annotated[bool, Parameter(group=RANKS, negative="")] = False
+    """Run code that lies inside the run folder of --resume, as of a folder from elsewhere."""
+    timeout: Annotated[float, Parameter(group=RANKS)] = 300.0
     """Seconds to wait for other ranks before giving up and naming the missing ones."""
 
     def __post_init__(self) -> None:

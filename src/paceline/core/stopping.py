@@ -97,11 +97,13 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self.is_overtaken = False
+        """Whether a newer attempt trains the run."""
 
     @property
     def asked(self) -> bool:
         """Tell whether to stop after this step."""
-        return self.signal is not None
+        return self.signal is not None or self.is_overtaken
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Remember the first signal; exit at once on the second Ctrl-C."""

@@ -31,7 +31,7 @@ def rate(per_second: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return "0.42s", "12.3s", "4m 05s" or "3h 07m"."""
+    """Return "0.42s", "12.3s", "4m 05s", "3h 07m", "12d 04h" or "1,200 years"."""
     if seconds < 9.995:
         return f"{seconds:.2f}s"
     if seconds < 59.95:
@@ -39,7 +39,10 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m {rest:02d}s"
-    return f"{minutes // 60}h {minutes % 60:02d}m"
+    hours, days = minutes // 60, minutes // (60 * 24)
+    if days < 2:
+        return f"{hours}h {minutes % 60:02d}m"
+    return f"{days}d {hours % 24:02d}h" if days < 2 * 365 else f"{count(days // 365)} years"
 
 
 def step_time(seconds: float) -> str:
@@ -122,7 +125,7 @@ def value_text(name: str, value: Any) -> str:
     """Return a setting or a result of a run as a table shows it."""
     if value is None:
         return "–"
-    if name.endswith(" acc"):
+    if name.endswith((" acc", " accuracy", " mIoU", " f1")):
         return percent(value)
     if name.endswith("/s"):
         return rate(value)
@@ -133,9 +136,16 @@ def value_text(name: str, value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
+def escape_controls(text: str) -> str:
+    """Return a text whose control characters a terminal shows instead of obeying; line breaks stay."""
+    if all(character.isprintable() or character == "\n" for character in text):
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table with one line per row; columns are as wide as their widest cell."""
-    lines = [list(head), *(list(row) for row in rows)]
+    lines = [[escape_controls(cell).replace("\n", "\\n") for cell in line] for line in (head, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     rule = "  ".join("─" * width for width in widths)

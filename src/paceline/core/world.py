@@ -4,6 +4,8 @@ import os
 import socket
 from dataclasses import dataclass, field
 
+from paceline.core.processes import process_start
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
@@ -25,6 +27,8 @@ class World:
     """Start time of this process in seconds since 1970, if it does nothing but this run."""
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
+    pid_start: str | None = field(default_factory=lambda: process_start(os.getpid()))
+    """When the process started: pids are used again."""
 
     @property
     def is_lead(self) -> bool:

@@ -1,6 +1,6 @@
 """Opens data sets by name: published ones, folders, packs, or the user's own "my.py:build"."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,11 @@ from typing import Any
 from paceline.core.config import Config
 from paceline.core.errors import DataError, SettingError, suggestion
 from paceline.core.plugin import is_plugin
+from paceline.core.setting_types import SampleOrder
 from paceline.core.units import count
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.augment.policy import parse_policy
+from paceline.data.collate import load_collate
 from paceline.data.inventory import list_published
 from paceline.data.order import held_out
 from paceline.data.pack_reader import open_packed
@@ -20,6 +22,8 @@ from paceline.data.sources.digits import open_digits
 from paceline.data.sources.fashion import open_fashion_mnist
 from paceline.data.sources.image_folder import ImageOptions, open_image_folder
 from paceline.data.sources.imagenet import open_imagenet
+from paceline.data.sources.shapes import open_shape_centers, open_shape_labels, open_shapes
+from paceline.data.sources.text import open_alice, open_text, open_tokens
 from paceline.data.sources.user import open_user_data
 from paceline.data.split import DataSet, Split, Subset
 
@@ -45,7 +49,23 @@ _SIZED: dict[str, Opener] = {
 }
 """Sets whose images are cropped to a size."""
 _WITH_PATH = ("folder", "packed")
-KNOWN = (*_FIXED, "imagenet", *(f"{kind}:PATH" for kind in _WITH_PATH), "my.py:build")
+DEFAULT_CONTEXT = 128
+"""Tokens of a sample of text."""
+_OTHER: dict[str, Callable[[Config], DataSet]] = {
+    "alice": lambda config: open_alice(config.context or DEFAULT_CONTEXT),
+    "text": lambda config: open_text(_path(config), config.context or DEFAULT_CONTEXT),
+    "tokens": lambda config: open_tokens(_path(config), config.context or DEFAULT_CONTEXT),
+    "shapes": lambda _config: open_shapes(),
+    "shape-labels": lambda _config: open_shape_labels(),
+    "shape-centers": lambda _config: open_shape_centers(),
+}
+"""Sets for other tasks than image classification, without augmentation."""
+_TEXT = ("alice", "text", "tokens")
+_OTHER_WITH_PATH = ("text", "tokens")
+KNOWN = (
+    *_FIXED, "imagenet", *(name for name in _OTHER if name not in _OTHER_WITH_PATH),
+    *(f"{kind}:PATH" for kind in (*_WITH_PATH, *_OTHER_WITH_PATH)), "my.py:build",
+)  # fmt: skip
 """Every data set, as the user writes it."""
 
 
@@ -58,13 +78,10 @@ class Splits:
     test: Split
     valid_is_test: bool
     """True if nothing is held out: every epoch is evaluated on the test split."""
-    classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
-
-    @property
-    def num_classes(self) -> int:
-        """Return the number of classes."""
-        return len(self.classes)
+    task: str
+    """The usual task of the data set."""
+    facts: Mapping[str, Any]
+    """What models and tasks may ask for by name."""
 
     def __str__(self) -> str:
         valid = "on the test samples" if self.valid_is_test else count(len(self.valid))
@@ -73,7 +90,13 @@ class Splits:
 
 def open_data(config: Config) -> DataSet:
     """Return the data set of the settings, with their augmentation of training images."""
+    if config.collate is not None and not is_plugin(config.data):
+        problem = f"is {config.collate}, but {config.data} makes its batches itself"
+        raise SettingError("collate", problem, hint="drop --collate, or use your own data: --data my.py:build")
     kind, separator, _ = config.data.partition(":")
+    _refuse_context(config, kind)
+    if kind in _OTHER and bool(separator) == (kind in _OTHER_WITH_PATH):
+        return _open_other(config, kind)
     if (separator and kind in _WITH_PATH) or config.data == "imagenet":
         return _SIZED[kind](config, _augmentation(config))
     if not is_plugin(config.data) and config.data not in _FIXED:
@@ -86,7 +109,30 @@ def open_data(config: Config) -> DataSet:
     if _augmentation(config) is not None:
         problem = f"is {config.augment}, but {config.data} augments its images itself"
         raise SettingError("augment", problem, hint="drop --augment, and augment the images in your data set")
-    return open_user_data(config.data, data_dir=config.data_dir, seed=config.seed)
+    return open_user_data(
+        config.data,
+        data_dir=config.data_dir,
+        seed=config.seed,
+        task=config.task,
+        collate=None if config.collate is None else load_collate(config.collate),
+        order=config.sample_order,
+    )
+
+
+def _open_other(config: Config, kind: str) -> DataSet:
+    for setting in ("image_size", "collate"):
+        if getattr(config, setting, None) is not None:
+            raise SettingError(setting, f"is set, but has no effect on {config.data}", hint="drop it")
+    if _augmentation(config) is not None:
+        problem = f"is {config.augment}, but {config.data} has no augmentation"
+        raise SettingError("augment", problem, hint="drop --augment")
+    return _OTHER[kind](config)
+
+
+def _refuse_context(config: Config, kind: str) -> None:
+    if config.context is not None and kind not in _TEXT:
+        problem = f"is {config.context}, but the samples of {config.data} are not token ids"
+        raise SettingError("context", problem, hint="drop it, or use --data alice, text:FILE or tokens:PATH")
 
 
 def _augmentation(config: Config) -> Augmentation | None:
@@ -105,25 +151,26 @@ def _path(config: Config) -> Path:
 
 
 def _options(config: Config) -> ImageOptions:
-    return ImageOptions(size=config.image_size or DEFAULT_SIZE, bad_images=config.bad_images)
+    size = config.image_size or DEFAULT_SIZE
+    return ImageOptions(size=size, bad_images=config.bad_images, order=config.sample_order)
 
 
-def split_data(data: DataSet, *, valid_split: float) -> Splits:
+def split_data(data: DataSet, *, valid_split: float, order: SampleOrder = "auto") -> Splits:
     """Hold out a fraction of the training samples for validation; with 0, validate on the test split."""
     held = valid_split > 0
-    train, valid = _held_out(data.train, valid_split) if held else (data.train, data.test)
+    train, valid = _held_out(data.train, valid_split, order) if held else (data.train, data.test)
     return Splits(
         train=train,
         valid=valid,
         test=data.test,
         valid_is_test=not held,
-        classes=data.classes,
-        image_shape=data.image_shape,
+        task=data.task,
+        facts=data.facts,
     )
 
 
-def _held_out(train: Split, fraction: float) -> tuple[Subset, Subset]:
-    train_ids, valid_ids = held_out(num_samples=len(train), fraction=fraction)
+def _held_out(train: Split, fraction: float, order: SampleOrder) -> tuple[Subset, Subset]:
+    train_ids, valid_ids = held_out(num_samples=len(train), fraction=fraction, order=order)
     if not (len(train_ids) and len(valid_ids)):
         raise DataError(
             f"--valid-split {fraction} of {count(len(train))} training samples leaves an empty split",

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from io import BytesIO
-from math import ceil
+from math import ceil, inf
 from types import ModuleType
 
 import numpy as np
@@ -30,6 +30,11 @@ class BadImageError(Exception):
 def decoder_name() -> str:
     """Return the name of the library that decodes JPEG files."""
     return "Pillow" if _simplejpeg() is None else "simplejpeg"
+
+
+def most_pixels() -> float:
+    """Return the limit of Pillow: it refuses larger images, because a file of a few kB may expand to gigabytes."""
+    return inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
 def image_size(data: bytes) -> tuple[int, int]:
@@ -88,6 +93,8 @@ def _parse_ppm(data: bytes) -> tuple[int, int, int]:
     except ValueError as cause:
         raise BadImageError("its header is not that of a PPM with 8 bits per channel") from cause
     start = len(PIXELS_START) + len(sizes) + len(depth) + 2
+    if height < 1 or width < 1:
+        raise BadImageError("it has no pixels")
     if depth != b"255" or len(data) != start + 3 * height * width:
         raise BadImageError("its length does not match its header")
     return height, width, start
@@ -96,6 +103,9 @@ def _parse_ppm(data: bytes) -> tuple[int, int, int]:
 def _decode_fast(fast: ModuleType, data: bytes, at_least: tuple[int, int] | None) -> Picture:
     height, width, colours, _ = fast.decode_jpeg_header(data)
     factor = shrink_factor((height, width), at_least)
+    most = most_pixels()
+    if ceil(height / factor) * ceil(width / factor) > most:
+        raise BadImageError(f"it has {width}×{height} pixels, more than {most:,}")
     if colours in ("CMYK", "YCCK"):
         raise ValueError(colours)
     return fast.decode_jpeg(data, "RGB", min_height=ceil(height / factor), min_width=ceil(width / factor))
@@ -108,14 +118,16 @@ def _decode_pillow(data: bytes, at_least: tuple[int, int] | None) -> Picture:
             if factor > 1:
                 image.draft("RGB", (image.width // factor, image.height // factor))
             return np.asarray(_to_rgb(image))
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError) as cause:
+    except BadImageError:
+        raise
+    except Exception as cause:  # decoders raise errors of many kinds for bad bytes
         raise BadImageError(str(cause) or type(cause).__name__) from cause
 
 
 def _opened(data: bytes) -> Image.Image:
     try:
         return Image.open(BytesIO(data))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as cause:
+    except Exception as cause:
         reason = (
             "it is not an image format that Pillow knows"
             if isinstance(cause, Image.UnidentifiedImageError)

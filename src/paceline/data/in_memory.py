@@ -6,7 +6,7 @@ import torch
 
 from paceline.data.augment.draws import Draws, Pixels
 from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, as_images, count_classes
-from paceline.data.split import Batch, Ids
+from paceline.data.split import Ids, ImageBatch, SampleIds
 
 LARGEST_READY = 16_000_000
 """Maximum pixels of a set that is also kept normalised: 64 MB as fp32."""
@@ -24,7 +24,7 @@ class InMemory:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentation: Augmentation | None = None
-    pool: Ids | None = None
+    pool: SampleIds | None = None
     """The samples that mixup and cutmix may mix into others; None means all."""
     _num_classes: int = field(init=False)
     """Counted once: scanning all labels takes longer than mixing a batch."""
@@ -46,11 +46,11 @@ class InMemory:
         """Return the number of samples to request together: each call of an augmentation step has a high fixed cost."""
         return 1 if self.augmentation is None else max(1, min(GROUP_SAMPLES, GROUP_PIXELS // self.images[0].numel()))
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+    def fetch(self, ids: Ids, epoch: int | None) -> ImageBatch:
         """Return the samples with these ids, normalised, and augmented if an epoch is given."""
         if self._ready is not None and (epoch is None or self.augmentation is None):
             indices = torch.from_numpy(ids)
-            return Batch(self._ready.index_select(0, indices), self.labels.index_select(0, indices))
+            return ImageBatch(self._ready.index_select(0, indices), self.labels.index_select(0, indices))
         pipeline = Pipeline(
             read=self._read,
             labels=self.labels,
@@ -61,7 +61,7 @@ class InMemory:
         )
         return pipeline.batch(ids, epoch)
 
-    def mixing_only(self, ids: Ids) -> "InMemory":
+    def mixing_only(self, ids: SampleIds) -> "InMemory":
         """Return the split with second samples taken from these ids only."""
         return replace(self, pool=ids)
 

@@ -3,59 +3,44 @@
 import gc
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from paceline.data.split import Batch, GroupingSplit, Ids, Split
-
-Request = tuple[Ids, int | None]
-"""The ids of a batch, and the epoch (None to evaluate)."""
-RequestGroup = Sequence[Request]
-"""Requests of one epoch that are prepared together."""
+from paceline.core.processes import end_with_parent
+from paceline.data.requests import RequestGroup, RequestGroups, Requests
+from paceline.data.split import GroupingSplit, Split
+from paceline.data.tree import Tree, pinned, rows
 
 
-def load_batches(split: Split, requests: Sequence[Request], *, workers: int, pin: bool) -> Iterator[Batch]:
-    """Yield the requested batches in order."""
-    groups = list(group_requests(requests, split.group_size if isinstance(split, GroupingSplit) else 1))
+def load_batches(split: Split, requests: Requests, *, workers: int, pin: bool) -> Iterator[Tree]:
+    """Yield the requested batches, all of one epoch, in order."""
+    groups = RequestGroups.make(requests, split.group_size if isinstance(split, GroupingSplit) else 1)
     if workers == 0:
         return _load_here(split, groups, pin=pin)
     return _load_ahead(split, groups, workers=workers, pin=pin)
 
 
-def group_requests(requests: Sequence[Request], most: int) -> Iterator[RequestGroup]:
-    """Group consecutive requests of an epoch, up to `most` samples in a group."""
-    group: list[Request] = []
-    num_ids = 0
-    for ids, epoch in requests:
-        if group and (num_ids + len(ids) > most or epoch != group[-1][1]):
-            yield group
-            group, num_ids = [], 0
-        group.append((ids, epoch))
-        num_ids += len(ids)
-    if group:
-        yield group
-
-
-def fetch_group(split: Split, group: RequestGroup) -> list[Batch]:
+def fetch_group(split: Split, group: RequestGroup) -> list[Tree]:
     """Return the batches of a group, prepared together: a sample does not depend on the rest of its batch."""
     ids, epoch = group[0]
     if len(group) == 1:
         return [split.fetch(ids, epoch)]
     whole = split.fetch(np.concatenate([ids for ids, _ in group]), epoch)
     ends = np.cumsum([len(ids) for ids, _ in group]).tolist()
-    return [whole.select(slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
+    return [rows(whole, slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _load_here(split: Split, groups: Sequence[RequestGroup], *, pin: bool) -> Iterator[Batch]:
+def _load_here(split: Split, groups: RequestGroups, *, pin: bool) -> Iterator[Tree]:
     for group in groups:
         for batch in fetch_group(split, group):
-            yield batch.pin_memory() if pin else batch
+            yield pinned(batch) if pin else batch
 
 
-def _load_ahead(split: Split, groups: Sequence[RequestGroup], *, workers: int, pin: bool) -> Iterator[Batch]:
+def _load_ahead(split: Split, groups: RequestGroups, *, workers: int, pin: bool) -> Iterator[Tree]:
     loader = DataLoader(
         _Fetcher(split, groups),
         batch_size=None,
@@ -63,7 +48,8 @@ def _load_ahead(split: Split, groups: Sequence[RequestGroup], *, workers: int, p
         num_workers=min(workers, len(groups)),
         pin_memory=pin,
         persistent_workers=False,
-        worker_init_fn=_ignore_first_signal,
+        multiprocessing_context="fork",  # the default since Python 3.14 starts workers from a process in between
+        worker_init_fn=partial(_start_worker, os.getpid()),
     )
     gc.freeze()  # else a worker may garbage-collect objects of this process, such as the connections of an earlier run
     try:
@@ -76,11 +62,12 @@ def _load_ahead(split: Split, groups: Sequence[RequestGroup], *, workers: int, p
         yield from batches
 
 
-def _ignore_first_signal(_worker: int) -> None:
-    """Ignore one signal: Slurm and Ctrl-C signal every process, but the rank still needs the step's batches.
+def _start_worker(rank_pid: int, _worker: int) -> None:
+    """End with the rank, and ignore one signal: Slurm and Ctrl-C signal every process, but the rank needs the batches.
 
     A second signal exits at once: the rank has given up waiting.
     """
+    end_with_parent(signal.SIGKILL, parent=rank_pid)  # torch looks for the parent only between two samples
     seen: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -92,17 +79,17 @@ def _ignore_first_signal(_worker: int) -> None:
         signal.signal(number, on_signal)
 
 
-class _Fetcher(Dataset[list[Batch] | Exception]):
+class _Fetcher(Dataset[list[Tree] | Exception]):
     """The data set of a worker process. It returns errors as values, which keeps their message and hint."""
 
-    def __init__(self, split: Split, groups: Sequence[RequestGroup]) -> None:
+    def __init__(self, split: Split, groups: RequestGroups) -> None:
         self._split = split
         self._groups = groups
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def __getitem__(self, index: int) -> list[Batch] | Exception:
+    def __getitem__(self, index: int) -> list[Tree] | Exception:
         try:
             return fetch_group(self._split, self._groups[index])
         except Exception as problem:  # noqa: BLE001 - handed to the training process, which raises it

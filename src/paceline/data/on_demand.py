@@ -1,8 +1,9 @@
 """Large sets: each image is read, decoded, cropped and augmented on demand; nothing is kept in memory."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import chain
 from math import ceil
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,12 +16,14 @@ from paceline.data.augment.crops import Boxes, ResizedCrop, choose_boxes
 from paceline.data.augment.draws import Draws, Pixels
 from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, count_classes
 from paceline.data.decode import BadImageError, Picture, decode, image_size
-from paceline.data.split import Batch, Ids
+from paceline.data.split import Ids, ImageBatch, SampleIds, members
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MARGIN = 0.875
 """Evaluation at more than SMALL pixels crops a central square with this fraction of the shorter side."""
 SMALL = 64
+LABELS_READ = 1 << 16
+"""Labels that are searched together for images of the same class."""
 
 BadImages = Literal["fail", "skip"]
 """The choices of --bad-images."""
@@ -64,7 +67,7 @@ class OnDemand:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     augmentation: Augmentation | None = None
-    pool: Ids | None = None
+    pool: SampleIds | None = None
     """The samples that may be mixed into others or replace bad ones; None means all."""
     bad_images: BadImages = "fail"
     bad: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.uint8))
@@ -84,7 +87,7 @@ class OnDemand:
         """Return the names of the images that could not be decoded so far, here or in a worker process."""
         return [self.encoded.name(index) for index in torch.nonzero(self.bad).flatten().tolist()]
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+    def fetch(self, ids: Ids, epoch: int | None) -> ImageBatch:
         """Return the samples with these ids, normalised, and augmented if an epoch is given."""
         augmentation = self.augmentation
         if augmentation is not None:
@@ -99,7 +102,7 @@ class OnDemand:
         )
         return pipeline.batch(ids, epoch)
 
-    def mixing_only(self, ids: Ids) -> "OnDemand":
+    def mixing_only(self, ids: SampleIds) -> "OnDemand":
         """Return the split with second samples taken from these ids only."""
         return replace(self, pool=ids)
 
@@ -136,10 +139,7 @@ class OnDemand:
         evaluation for every kind of fault.
         """
         self._report(index, cause)
-        same = torch.nonzero(self.labels == self.labels[index]).flatten().numpy()
-        if self.pool is not None:  # never train on held-out samples
-            same = same[np.isin(same, np.append(self.pool, index))]
-        for other in np.roll(same, -1 - int(np.searchsorted(same, index)))[:-1].tolist():
+        for other in self._same_class(index):
             try:
                 data = self.encoded.read(other)
                 decode(data)
@@ -150,6 +150,15 @@ class OnDemand:
         raise DataError(
             f"no image of the class of {name} can be decoded", hint="check the files in that folder"
         ) from cause
+
+    def _same_class(self, index: int) -> Iterator[int]:
+        """Yield the other images of a class, those that follow an image first; never a held-out one."""
+        label, step = self.labels[index], LABELS_READ
+        after = ((start, min(start + step, len(self))) for start in range(index + 1, len(self), step))
+        before = ((start, min(start + step, index)) for start in range(0, index, step))
+        for start, end in chain(after, before):
+            same = start + torch.nonzero(self.labels[start:end] == label).flatten().numpy()
+            yield from (same if self.pool is None else same[members(same, self.pool)]).tolist()
 
     def _report(self, index: int, cause: BadImageError) -> None:
         """Fail at a bad image, or mark it and log it once."""

@@ -1,9 +1,8 @@
 """Reads pack files: memory-mapped, checked when opened, and every image checked when it is read."""
 
-import json
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -15,11 +14,13 @@ from paceline.data.augment.pipeline import Augmentation
 from paceline.data.decode import BadImageError, decode
 from paceline.data.in_memory import InMemory
 from paceline.data.on_demand import BadImages, OnDemand
-from paceline.data.pack_format import ENTRY, HEADER_SIZE, SPLITS, VERSION, Header, parse_header
+from paceline.data.pack_format import ENTRY, HEADER_SIZE, SPLITS, VERSION, Header, Keep, parse_header
 from paceline.data.source_files import unreadable_file
 from paceline.data.split import DataSet, Split
+from paceline.records.schema import Between, parse_as
 
 LARGEST_USUAL = 224
+NUM_CHANNELS = 3
 IN_MEMORY_BYTES = 1 << 30
 """Packs of pixels up to this size are read into memory."""
 
@@ -33,6 +34,14 @@ class PackIndex(NamedTuple):
     std: tuple[float, ...]
     size: int | None
     keep: str
+
+
+class _Notes(TypedDict):
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
+    size: Annotated[int, Between(1, 2**20)] | None
+    keep: Keep
 
 
 class _SplitOptions(NamedTuple):
@@ -104,15 +113,30 @@ def read_index(path: Path) -> PackIndex:
     if zlib.crc32(tail) != header.crc:
         raise _damaged(path, "the checksum of its index is wrong")
     length = header.notes_start - header.index_start
-    notes = json.loads(tail[length:])
+    try:
+        notes = parse_as(_Notes, tail[length:])
+        entries = np.frombuffer(tail[:length], ENTRY)
+    except ValueError as cause:
+        raise _damaged(path, f"its notes or its index are wrong: {cause}") from cause
+    if {len(notes["mean"]), len(notes["std"])} != {NUM_CHANNELS}:
+        raise _damaged(path, f"its mean or deviation does not have {NUM_CHANNELS} channels")
+    _check_entries(path, entries, header, len(notes["classes"]))
     return PackIndex(
-        np.frombuffer(tail[:length], ENTRY),
-        tuple(notes["classes"]),
-        tuple(notes["mean"]),
-        tuple(notes["std"]),
-        notes["size"],
-        notes["keep"],
+        entries, tuple(notes["classes"]), tuple(notes["mean"]), tuple(notes["std"]), notes["size"], notes["keep"]
     )
+
+
+def _check_entries(path: Path, entries: NDArray, header: Header, num_classes: int) -> None:
+    """Refuse an index with labels of no class (torch ignores -100 without a warning), or bytes beyond the images."""
+    ends = entries["start"] + entries["length"].astype(np.uint64)
+    wrong = {
+        f"a label that is not between 0 and {num_classes - 1}": ~np.isin(entries["label"], np.arange(num_classes)),
+        "an unknown split": ~np.isin(entries["split"], np.arange(len(SPLITS))),
+        "bytes outside of the images": (ends > header.index_start) | (entries["start"] > ends),
+    }
+    for problem, where in wrong.items():
+        if where.any():
+            raise _damaged(path, f"image {int(np.argmax(where))} has {problem}")
 
 
 def _checked_header(path: Path, start: bytes) -> Header:

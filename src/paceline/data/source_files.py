@@ -1,6 +1,9 @@
 """Files of data sets: checksums, and the error for files that cannot be read."""
 
+import errno
 import hashlib
+import os
+import stat
 from pathlib import Path
 
 from paceline.core.errors import DataError
@@ -14,6 +17,15 @@ def unreadable_file(path: Path, cause: OSError) -> DataError:
         else f"check the file: ls -l {path}"
     )
     return DataError(f"{path} cannot be read: {cause.strerror or cause}", hint=hint)
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a file; a FIFO would block, a device may never end, so both raise OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer blocks otherwise
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is a folder, FIFO or device, not a file")
+        return file.read()
 
 
 def md5_of(path: Path) -> str:

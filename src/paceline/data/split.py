@@ -1,18 +1,24 @@
-"""Data sets as the rest of Paceline sees them: splits that return any of their samples by id."""
+"""Data sets as the rest of Paceline sees them: splits that return any of their samples by id, and facts about them."""
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.data.permutation import Permutation
+from paceline.data.tree import Tree
+
 Ids = NDArray[np.int64]
 """Sample ids: indices into a split."""
+SampleIds = Ids | Permutation
+"""Many sample ids: in memory, or computed by position."""
 
 
-class Batch(NamedTuple):
-    """Images ready for the model (float, N×C×H×W) with their labels (int64, N).
+class ImageBatch(NamedTuple):
+    """Images ready for the model (float, N×C×H×W) with their labels (int64, N): the batches of image classification.
 
     `targets` holds class probabilities (float, N×classes) where augmentation blends images, else None.
     """
@@ -21,44 +27,24 @@ class Batch(NamedTuple):
     labels: torch.Tensor
     targets: torch.Tensor | None = None
 
-    def aligned(self) -> "Batch":
-        """Return a 64-byte aligned batch: the rounding of matrix products can depend on alignment."""
-        targets = None if self.targets is None else _aligned(self.targets)
-        return Batch(_aligned(self.images), self.labels, targets)
 
-    def to(self, device: torch.device, memory_format: torch.memory_format) -> "Batch":
-        """Return the batch on a device; the copy runs in the background if the batch is in page-locked memory.
-
-        The layout changes on the device: on the host it would go through pageable memory, for which the host waits.
-        """
-        targets = None if self.targets is None else self.targets.to(device, non_blocking=True)
-        images = self.images.to(device, non_blocking=True).to(memory_format=memory_format)
-        return Batch(images, self.labels.to(device, non_blocking=True), targets)
-
-    def pin_memory(self) -> "Batch":
-        """Return the batch in page-locked memory, from which a GPU copies while it computes."""
-        targets = None if self.targets is None else self.targets.pin_memory()
-        return Batch(self.images.pin_memory(), self.labels.pin_memory(), targets)
-
-    def select(self, indices: slice) -> "Batch":
-        """Return a view of some of the samples."""
-        targets = None if self.targets is None else self.targets[indices]
-        return Batch(self.images[indices], self.labels[indices], targets)
-
-
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
+def members(ids: Ids, pool: SampleIds) -> NDArray[np.bool_]:
+    """Tell for each id whether it is one of the pool."""
+    return pool.has(ids) if isinstance(pool, Permutation) else np.isin(ids, pool)
 
 
 class Split(Protocol):
-    """Training or test samples. What `fetch` returns for an id depends only on the id and the epoch."""
+    """Training or test samples. What `fetch` returns for an id depends only on the id and the epoch.
+
+    A batch is any tree of tensors: what the task of the run takes. Usually it is a pair (inputs, targets).
+    """
 
     def __len__(self) -> int:
         """Return the number of samples."""
         ...
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
-        """Return the samples with these ids, as training sees them in `epoch`, or as evaluation sees them (None)."""
+    def fetch(self, ids: Ids, epoch: int | None) -> Tree:
+        """Return the samples with these ids as a batch, as training sees them in `epoch`, or evaluation (None)."""
         ...
 
 
@@ -66,14 +52,14 @@ class Split(Protocol):
 class MixingSplit(Split, Protocol):
     """A split whose augmentation may mix a second sample into the requested one."""
 
-    def mixing_only(self, ids: Ids) -> Self:
+    def mixing_only(self, ids: SampleIds) -> Self:
         """Return the split with second samples taken from these ids only."""
         ...
 
 
 @runtime_checkable
 class GroupingSplit(Split, Protocol):
-    """A split that prepares many samples together at a lower cost than batch by batch."""
+    """A split that prepares many samples together at a lower cost than batch by batch: a sample is a row of tensors."""
 
     @property
     def group_size(self) -> int:
@@ -92,18 +78,33 @@ class SkippingSplit(Split, Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
-    """A data set as its source provides it: a training split, a test split, and the names of the classes."""
+    """A data set as its source provides it: a training split, a test split, and what it knows about itself."""
 
     train: Split
     test: Split
-    classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
-    """Channels, height, width of an image as the model sees it."""
+    task: str = "classification"
+    """The task that is usually learnt from it; --task overrides it."""
+    classes: tuple[str, ...] = ()
+    image_shape: tuple[int, int, int] | None = None
+    """Channels, height, width of an image as the model sees it; None if samples are not images."""
+    named_facts: Mapping[str, Any] = field(default_factory=dict)
+    """Facts under other names, such as vocab_size."""
 
     @property
     def num_classes(self) -> int:
         """Return the number of classes."""
         return len(self.classes)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what models and tasks may ask for by name: num_classes, image_shape, vocab_size, ..."""
+        facts: dict[str, Any] = {}
+        if self.classes:
+            facts |= {"classes": self.classes, "num_classes": self.num_classes}
+        if self.image_shape is not None:
+            channels, height, _ = self.image_shape
+            facts |= {"image_shape": self.image_shape, "in_channels": channels, "image_size": height}
+        return facts | dict(self.named_facts)
 
 
 class Subset:
@@ -112,7 +113,7 @@ class Subset:
     Samples outside the subset are never returned, not even mixed into others: they may be held out for evaluation.
     """
 
-    def __init__(self, split: Split, ids: Ids) -> None:
+    def __init__(self, split: Split, ids: SampleIds) -> None:
         self._split = split.mixing_only(ids) if isinstance(split, MixingSplit) else split
         self._ids = ids
         self.group_size = split.group_size if isinstance(split, GroupingSplit) else 1
@@ -125,6 +126,6 @@ class Subset:
         """Return the names of the images that could not be decoded so far, those outside the subset included."""
         return self._split.unreadable() if isinstance(self._split, SkippingSplit) else []
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+    def fetch(self, ids: Ids, epoch: int | None) -> Tree:
         """Return the samples with these ids of the subset."""
         return self._split.fetch(self._ids[ids], epoch)

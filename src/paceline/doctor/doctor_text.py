@@ -6,12 +6,12 @@ from typing import Any
 
 from paceline.core.units import bit_rate, duration, plural, size, table
 from paceline.doctor.checkup import Checkup
-from paceline.doctor.findings import Finding
+from paceline.doctor.findings import Diagnosis
 
 MOST_RANKS = 16
 
 
-def checkup_text(checkup: Checkup, found: Sequence[Finding]) -> str:
+def checkup_text(checkup: Checkup, found: Sequence[Diagnosis]) -> str:
     """Return the measurements and the problems."""
     parts = [_versions(checkup), _ranks(checkup), _folder(checkup)]
     if checkup.sweep:
@@ -19,7 +19,7 @@ def checkup_text(checkup: Checkup, found: Sequence[Finding]) -> str:
     return "\n\n".join([*parts, _verdict(checkup, found)])
 
 
-def checkup_values(checkup: Checkup, found: Sequence[Finding]) -> dict[str, Any]:
+def checkup_values(checkup: Checkup, found: Sequence[Diagnosis]) -> dict[str, Any]:
     """Return the measurements and the problems as plain values for JSON."""
     sweep = [
         {"bytes": point.bytes, "seconds": point.seconds, "bus_bandwidth": checkup.bus_bandwidth(point)}
@@ -78,7 +78,7 @@ def _sweep(checkup: Checkup) -> str:
     return table([f"all-reduce ({checkup.backend})", "takes", "bus bandwidth"], rows) + f"\n{found}"
 
 
-def _verdict(checkup: Checkup, found: Sequence[Finding]) -> str:
+def _verdict(checkup: Checkup, found: Sequence[Diagnosis]) -> str:
     lines = [f"{finding.level}: {finding.text}\n  hint: {finding.hint}" for finding in found]
     if not found:
         alone = "; to check the links between ranks too, add --nproc 2" if checkup.world_size == 1 else ""

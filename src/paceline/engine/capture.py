@@ -1,40 +1,34 @@
-"""One checkpoint format for every mode: whole tensors under the names of the model's parameters.
+"""What a checkpoint holds of a model and its optimizer, under the names of the parameters, and how it is restored.
 
-Only the lead has the contents of a state to restore; `broadcast_state` gives the other ranks its names and shapes.
-Tensors are sent one after the other, a few MB at a time, directly into the target memory.
+With fsdp every rank reads its shards. Otherwise only the lead has the contents of a state to restore; `describe_state`
+gives the other ranks its names and shapes, and tensors are sent one after the other, a few MB at a time, directly into
+the target memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
 
+from paceline.engine.saved_tensor import SavedTensor
+from paceline.engine.state_tree import change_leaves
+from paceline.engine.tensor_files import CHUNK, piece_of
 from paceline.parallel.team import Team
 
-CHUNK = 16 << 20
-"""Bytes per broadcast."""
+Saved = Tensor | SavedTensor
 
 
-def capture_model(model: nn.Module) -> dict[str, Tensor]:
-    """Return the full weights and buffers, gathered from shards by the lead. Collective if there are shards."""
-    return {name: _whole(tensor) for name, tensor in model.state_dict().items()}
+def capture_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Return the optimizer state of each parameter, by name."""
+    names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {names[parameter]: dict(memory) for parameter, memory in optimizer.state.items()}
 
 
 def capture_other_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Return the buffers that a state dict leaves out (`persistent=False`): a forward pass may change them too."""
     saved = model.state_dict().keys()
     return {name: buffer for name, buffer in model.named_buffers() if name not in saved}
-
-
-def capture_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return the optimizer state of each parameter, by name. Collective if there are shards."""
-    names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        names[parameter]: {key: _whole(value) for key, value in memory.items()}
-        for parameter, memory in optimizer.state.items()
-    }
 
 
 class Receiver:
@@ -45,16 +39,20 @@ class Receiver:
         self._buffer = torch.empty(CHUNK if team.world.size > 1 else 0, dtype=torch.uint8)
 
     @torch.no_grad()
-    def fill(self, target: Tensor, saved: Tensor) -> None:
-        """Fill a tensor of this rank, or its shard, from the lead's tensor. Collective: every rank must call it."""
-        local, first = _shard(target)
-        if self._team.world.size == 1:
-            local.copy_(saved)
-            return
-        local, saved = torch.atleast_1d(local), torch.atleast_1d(saved)
+    def fill(self, target: Tensor, saved: Saved) -> None:
+        """Fill a tensor of this rank, or its shard, from the lead's tensor. Collective: every rank must call it.
+
+        A team of one fills its shard from a tensor that it reads itself.
+        """
+        own = piece_of(target)
+        local, first = torch.atleast_1d(own.local), own.first
+        saved = torch.atleast_1d(saved) if isinstance(saved, Tensor) else saved
+        is_alone = self._team.world.size == 1
+        needed = range(first, first + len(local)) if is_alone else range(len(saved))
         num_rows = max(1, CHUNK * len(saved) // max(1, saved.nbytes))
-        for start in range(0, len(saved) if saved.numel() else 0, num_rows):
-            rows = self._broadcast(saved[start : start + num_rows])
+        for start in needed[::num_rows] if saved.numel() else ():
+            rows = saved[start : min(needed.stop, start + num_rows)]
+            rows = rows if is_alone else self._broadcast(rows)
             begin, end = max(start, first), min(start + len(rows), first + len(local))
             if begin < end:
                 local[begin - first : end - first].copy_(rows[begin - start : end - start])
@@ -71,22 +69,23 @@ class Receiver:
         return received
 
 
-def broadcast_state(state: dict[str, Any], team: Team) -> dict[str, Any]:
-    """Return the lead's state; elsewhere its tensors are on the meta device. Collective: every rank must call it."""
-    described = team.from_lead(map_tensors(state, lambda tensor: tensor.to("meta")))
+def describe_state(state: dict[str, Any], team: Team) -> dict[str, Any]:
+    """Return the lead's state; elsewhere its tensors have no contents. Collective: every rank must call it."""
+    described = change_leaves(state, SavedTensor, SavedTensor.described)
+    described = team.from_lead(change_leaves(described, Tensor, lambda tensor: tensor.to("meta")))
     return state if team.is_lead else described
 
 
-def restore_model(model: nn.Module, state: dict[str, Tensor], team: Team) -> None:
-    """Restore weights and buffers, each rank its shard. Collective: every rank must call it."""
+def restore_model(model: nn.Module, state: Mapping[str, Saved], team: Team) -> None:
+    """Restore the weights and buffers of a state, each rank its shard. Collective: every rank must call it."""
     targets, receiver = model.state_dict(), Receiver(team)
-    for name, target in targets.items():
-        receiver.fill(target, state[name])
+    for name, saved in state.items():
+        receiver.fill(targets[name], saved)
     # these are the model's own tensors, unless it has state-dict hooks, which are then run
     model.load_state_dict(targets)
 
 
-def restore_other_buffers(model: nn.Module, state: dict[str, Tensor], team: Team) -> None:
+def restore_other_buffers(model: nn.Module, state: Mapping[str, Saved], team: Team) -> None:
     """Restore the buffers that a state dict leaves out. Collective: every rank must call it."""
     make_missing_buffers(model, state)
     receiver = Receiver(team)
@@ -96,7 +95,7 @@ def restore_other_buffers(model: nn.Module, state: dict[str, Tensor], team: Team
             receiver.fill(buffers[name], saved)
 
 
-def make_missing_buffers(model: nn.Module, state: dict[str, Tensor]) -> None:
+def make_missing_buffers(model: nn.Module, state: Mapping[str, Saved]) -> None:
     """Allocate the buffers of a checkpoint that are None in a new model: the first pass gave them a value."""
     device = next(model.parameters()).device
     for prefix, module in model.named_modules():
@@ -121,7 +120,7 @@ def restore_optimizer(
     optimizer.load_state_dict({"state": memories, "param_groups": groups})
 
 
-def receive_tensors(state: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
+def receive_tensors(state: Mapping[str, Saved], team: Team) -> dict[str, Tensor]:
     """Return the lead's tensors, by name. Collective: every rank must call it."""
     receiver, received = Receiver(team), {}
     for name, saved in state.items():
@@ -130,28 +129,12 @@ def receive_tensors(state: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
     return received
 
 
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a state with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: map_tensors(inner, change) for key, inner in value.items()}
-    return [map_tensors(inner, change) for inner in value] if isinstance(value, list) else value
-
-
-def _whole(value: Any) -> Any:
-    """Return the full tensor of a shard: on the lead in main memory, elsewhere its shape, so that no GPU holds all."""
-    if not isinstance(value, DTensor):
-        return value
-    return value.full_tensor().to("cpu" if value.device_mesh.get_rank() == 0 else "meta")
-
-
 def _received(value: Any, parameter: Tensor, receiver: Receiver) -> Any:
     """Return a new tensor with the contents of the lead's, with the sharding and memory layout of its parameter.
 
     A fused optimizer ignores strides: it reads parameter and state element by element in memory order.
     """
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Saved):
         return value
     if value.dim() and value.shape == parameter.shape:
         target = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
@@ -159,12 +142,3 @@ def _received(value: Any, parameter: Tensor, receiver: Receiver) -> Any:
         target = torch.empty(value.shape, dtype=value.dtype)
     receiver.fill(target, value)
     return target
-
-
-def _shard(target: Tensor) -> tuple[Tensor, int]:
-    """Return this rank's shard of a tensor, and its first row in the full tensor."""
-    if not isinstance(target, DTensor):
-        return target, 0
-    assert target.placements == (Shard(0),), "fsdp shards rows"
-    per_rank = -(-len(target) // target.device_mesh.size())
-    return target.to_local(), min(len(target), target.device_mesh.get_local_rank() * per_rank)

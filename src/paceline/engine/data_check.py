@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
-import torch
 
 from paceline.core.config import Config
 from paceline.core.errors import DataError, RunError
 from paceline.core.plugin import is_plugin
 from paceline.data.catalog import Splits
-from paceline.data.split import Batch, Ids, Split
+from paceline.data.split import Ids, Split
+from paceline.data.tree import tree_bytes
 from paceline.parallel.team import Team
 
 NUM_COMPARED = 8
@@ -65,24 +65,21 @@ def _changing_sample(splits: Splits) -> str | None:
     """Return the first sample that differs when a few are read again in the reverse order; None if all are fixed."""
     for name, split in _named(splits).items():
         ids, epoch = _some_ids(split, NUM_REPEATED), 0 if name == "train" else None
-        first = split.fetch(ids, epoch)
-        again = split.fetch(np.ascontiguousarray(ids[::-1]), epoch)
-        for position, index in enumerate(ids.tolist()):
-            if _sample_bytes(first, position) != _sample_bytes(again, len(ids) - 1 - position):
-                return f"sample {index} of the {name} split"
+        first = {index: _sample_bytes(split, index, epoch) for index in ids.tolist()}
+        again = {index: _sample_bytes(split, index, epoch) for index in reversed(ids.tolist())}
+        changing = [index for index in first if first[index] != again[index]]
+        if changing:
+            return f"sample {changing[0]} of the {name} split"
     return None
+
+
+def _sample_bytes(split: Split, index: int, epoch: int | None) -> bytes:
+    """Return a sample that is fetched alone: collating may pad samples to the longest of their batch."""
+    return tree_bytes(split.fetch(np.array([index]), epoch))
 
 
 def _some_ids(split: Split, number: int) -> Ids:
     return np.unique(np.linspace(0, len(split) - 1, number, dtype=np.int64))
-
-
-def _sample_bytes(batch: Batch, position: int) -> bytes:
-    return b"".join(_bytes(tensor[position]) for tensor in batch if tensor is not None)
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _digest(split: Split, *, whole: bool) -> str:
@@ -90,7 +87,7 @@ def _digest(split: Split, *, whole: bool) -> str:
     if not whole:
         return str(len(split))
     batch = split.fetch(_some_ids(split, NUM_COMPARED), None)
-    return f"{len(split)} {sha256(_bytes(batch.images) + _bytes(batch.labels)).hexdigest()}"
+    return f"{len(split)} {sha256(tree_bytes(batch)).hexdigest()}"
 
 
 def _size(digest: str) -> str:

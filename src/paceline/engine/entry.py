@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.core.config import CHANGEABLE, SETTINGS, Config
-from paceline.core.errors import RunError, flag
-from paceline.core.load import load_config
+from paceline.core.errors import PacelineError, RunError, flag
+from paceline.core.plugin import code_place
 from paceline.core.start import Start
 from paceline.parallel.detect import detect_world, visible_devices
-from paceline.records.entries import RunResult, State
+from paceline.records.attempt import claim_run
+from paceline.records.code import refuse_code_inside
+from paceline.records.entries import RunResult
 from paceline.records.folder import RunFolder, find_run
-from paceline.records.reader import is_alive, read_rank
+from paceline.records.reader import read_config
 
 DEFAULTS = Config()
 ALONE = Start()
@@ -41,29 +43,29 @@ def train(
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_devices(start.devices, os.environ)
     world = replace(detect_world(os.environ, start), began=began)
     folder = None if resume is None else find_run(Path(resume), config.runs_dir)
-    if folder is not None and world.is_lead:
-        _refuse_in_use(folder)
+    if folder is not None and world.is_lead and world.attempt == 0:
+        claim_run(folder)
     if folder is not None:
         config = _check_resume(config, folder)
-    return run_rank(config, world, start=start, resume=folder, show_table=show_table)
-
-
-def _refuse_in_use(folder: RunFolder) -> None:
-    """Refuse to resume a run that another process is training; only the lead asks, before any rank has started."""
-    lead = read_rank(folder.rank(0))
-    if lead is not None and not State(lead["state"]).is_final and is_alive(lead):
-        raise RunError(
-            f"{folder.path} is in use by process {lead['pid']} on {lead['host']}",
-            hint="stop it first, or wait until it ends",
-        )
+        if not start.trust:
+            refuse_code_inside(folder, config)
+    try:
+        return run_rank(config, world, start=start, resume=folder, show_table=show_table)
+    except SystemExit as cause:  # only code of the user exits in the middle of a run
+        raise PacelineError(
+            f"your code ended the run with sys.exit({'' if cause.code is None else cause.code})",
+            hint=f"see {code_place(cause)}",
+        ) from cause
 
 
 def _check_resume(config: Config, folder: RunFolder) -> Config:
     """Refuse to resume with settings that would make it another run."""
-    before = load_config(folder.config)
+    before = read_config(folder)
     if config == replace(DEFAULTS, runs_dir=config.runs_dir):
         return before
     after = config.resolved()
+    if after.sample_order == "auto":  # the default, also of runs that were started before there was a choice
+        after = replace(after, sample_order=before.sample_order)
     for setting in SETTINGS:
         old, new = getattr(before, setting), getattr(after, setting)
         if setting not in CHANGEABLE and old != new:

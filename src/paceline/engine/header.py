@@ -1,12 +1,13 @@
 """The header of a run: device, world, data, batch plan, learning rate, model."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
 from paceline.core.units import count, plural
-from paceline.engine.evaluate import scored_ids
+from paceline.engine.evaluate import num_scored
 from paceline.engine.job import Job
 from paceline.models.summary import num_parameters
 from paceline.parallel.batchnorm import has_batch_norm
@@ -21,14 +22,15 @@ OPTIMIZERS = {"sgd": "sgd with Nesterov momentum", "adam": "adam", "adamw": "ada
 
 def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     """Yield the lines of the header."""
-    config, shape = job.config, "×".join(map(str, job.splits.image_shape))
+    config = job.config
     threads = describe_threads(team.num_sharing)
     layout = ", channels-last" if job.memory_format is torch.channels_last else ""
     kernels = describe_kernels(team.device)
     yield f"run      {folder.path}"
     yield f"device   {describe_device(team.device, cpu_name())}, {threads}, {config.precision}{layout}{kernels}"
     yield f"world    {_world(team)}, mode {job.choice}"
-    yield f"data     {config.data}, {shape}, {job.splits.num_classes} classes: {job.splits}"
+    yield f"data     {', '.join([config.data, *_facts(job.splits.facts)])}: {job.splits}"
+    yield from _task(job)
     yield f"batch    {job.plan}"
     yield from _scores(job, folder)
     yield from _exactness(job)
@@ -36,19 +38,48 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
 
 
+def _task(job: Job) -> Iterator[str]:
+    """Yield a line with the task, unless it is image classification."""
+    if job.task_name != "classification":
+        better = job.scoring.better(job.task.best)
+        counted = "" if job.task.unit == "samples" else f", counted in {job.task.unit}"
+        yield f"task     {job.task_name}{counted}; best checkpoint: {better} {job.task.best}"
+
+
+def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the facts of the data that say how large a sample and an output are."""
+    if "image_shape" in facts:
+        yield "×".join(map(str, facts["image_shape"]))
+    if "num_classes" in facts:
+        yield f"{facts['num_classes']} classes"
+    if "vocab_size" in facts:
+        yield f"vocabulary of {count(facts['vocab_size'])}"
+
+
+def rank_dependent(job: Job) -> list[str]:
+    """Return what depends on the number of ranks by design, beyond rounding: nothing where the batch has shards."""
+    if job.plan.shards is not None:
+        return []
+    has_local_norm = has_batch_norm(job.model) and job.config.batch_norm == "local"
+    drops = any("drop" in type(module).__name__.lower() and getattr(module, "p", 1) for module in job.model.modules())
+    return ["batch norm"] * has_local_norm + ["dropout"] * drops
+
+
 def _exactness(job: Job) -> Iterator[str]:
-    """Yield a line with what is the same at every world size, and how to make the rest the same."""
-    has_norm = has_batch_norm(job.model)
+    """Yield a line with what differs from one rank, and how to make it the same."""
     if job.reducer is not None:
         own = plural(torch.get_num_threads(), "thread")
-        ghost = "; batch norm sees a shard at a time" if has_norm else ""
+        ghost = "; batch norm sees a shard at a time" if has_batch_norm(job.model) else ""
         worlds = f"at every world size from 1 to {job.plan.shards}"
         yield f"exact    bitwise: the same bits {worlds}, with {own} per rank{ghost}"
     elif job.plan.world_size > 1:
-        except_norm = ""
-        if has_norm and job.config.batch_norm == "local":
-            except_norm = ", but batch norm sees each rank's samples alone (--batch-norm sync: all)"
-        yield f"exact    order: as on one rank up to rounding{except_norm}; for the same bits: --exact bitwise"
+        others = " and ".join(rank_dependent(job))
+        other = (
+            f", except {others}, which depend{'' if ' and ' in others else 's'} on the number of ranks"
+            if others
+            else ""
+        )
+        yield f"exact    order: as on one rank up to rounding{other}; for the same bits: --exact bitwise"
 
 
 def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
@@ -57,14 +88,14 @@ def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
         return
     splits = {} if job.splits.valid_is_test else {"validation": job.splits.valid}
     splits["test"] = job.splits.test
-    numbers = {name: (len(scored_ids(job.plan, split)), len(split)) for name, split in splits.items()}
+    numbers = {name: (num_scored(job, split), len(split)) for name, split in splits.items()}
     some = [f"{count(scored)} of {count(of)} {name}" for name, (scored, of) in numbers.items() if scored < of]
     if some:
         why = "the run ends within its first epoch"
         yield f"scores   over {' and '.join(some)} samples: {why}; paceline eval {folder.path} scores all"
 
 
-def warnings(job: Job) -> Iterator[str]:
+def settings_warnings(job: Job) -> Iterator[str]:
     """Yield warnings about settings that make the run slow or the result poor."""
     if job.config.precision == "bf16" and not has_fast_bf16(job.device):
         yield (

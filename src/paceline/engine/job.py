@@ -1,7 +1,7 @@
 """A job: data, model and optimizer of a run, built once from the settings and never replaced."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.split import SkippingSplit
 from paceline.engine.capture import (
-    capture_model,
     capture_optimizer,
     capture_other_buffers,
     make_missing_buffers,
@@ -25,10 +24,14 @@ from paceline.engine.capture import (
     restore_optimizer,
     restore_other_buffers,
 )
+from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.data_check import DataFacts, check_data
+from paceline.engine.layer_patterns import apply_patterns
 from paceline.engine.model_setup import autocast, check_fit, find_state, memory_format, prepare_model
 from paceline.engine.optimizer import Ema, build_optimizer
 from paceline.engine.progress import Progress
+from paceline.engine.scoring import Scoring
+from paceline.engine.task_setup import build_task, check_task
 from paceline.parallel.buffers import PLAIN_STEP, GhostStep, StepContext, average_buffers, own_buffers
 from paceline.parallel.ddp_hooks import BucketTimer
 from paceline.parallel.exact.bucket import Slot
@@ -45,6 +48,7 @@ from paceline.parallel.modes import (
 )
 from paceline.parallel.team import Team
 from paceline.records.code import hash_code
+from paceline.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +58,8 @@ class Job:
     config: Config
     device: torch.device
     splits: Splits
+    task_name: str
+    scoring: Scoring
     data: DataFacts
     plan: BatchPlan
     lr_plan: LrPlan
@@ -69,6 +75,11 @@ class Job:
     memory_format: torch.memory_format
     code: dict[str, str]
     """The sha256 of each file of the user's own code."""
+
+    @property
+    def task(self) -> Task:
+        """What is learnt."""
+        return self.scoring.task
 
     @property
     def evaluated(self) -> nn.Module:
@@ -151,13 +162,13 @@ class Job:
     def capture(self, progress: Progress) -> dict[str, Any]:
         """Return the contents of a checkpoint, which depend neither on the mode nor on the world size.
 
-        Collective with fsdp: every rank must call it.
+        With fsdp each rank has its shards.
         """
         return {
-            "model": capture_model(self.model),
+            "model": self.model.state_dict(),
             "optimizer": capture_optimizer(self.optimizer, self.model),
             "scaler": self.scaler.state_dict(),
-            "ema": None if self.ema is None else capture_model(self.ema.model),
+            "ema": None if self.ema is None else self.ema.model.state_dict(),
             "buffers": self._other_buffers() or None,
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
@@ -174,7 +185,10 @@ class Job:
         return {name: buffers for name, buffers in captured.items() if buffers}
 
     def restore(self, state: dict[str, Any], team: Team) -> Progress:
-        """Restore the lead's checkpoint, and return its progress. Collective: every rank must call it."""
+        """Restore the lead's checkpoint, and return its progress. Collective: every rank must call it.
+
+        A rank that reads the files itself is a team of one.
+        """
         self._restore_weights("model", self.model, state, team)
         restore_optimizer(self.optimizer, self.model, state["optimizer"], team)
         self.scaler.load_state_dict(state["scaler"])
@@ -201,15 +215,20 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     choice = choose_mode(config, team.world, devices=num_devices(team.device, nproc))
     refuse_unfit(config, choice)
     data = open_data(config)
-    splits = split_data(data, valid_split=config.valid_split)
+    splits = split_data(data, valid_split=config.valid_split, order=config.sample_order)
     facts = check_data(splits, config, team)
     plan = BatchPlan.make(config, num_samples=len(splits.train), world_size=team.world.size)
-    bare = prepare_model(config, splits, team.device)
+    task_name = config.task or splits.task
+    task = build_task(config, task_name, splits, team.device)
+    bare = prepare_model(config, splits, team.device, task_name=task_name)
+    scoring = Scoring(task)
+    notes = check_task(config, scoring, bare, splits, team)
     code = agreed_code(config, team)
     ema = None if config.ema is None else Ema(bare, config.ema)
     model = convert_batch_norm(bare, config, team)
+    apply_patterns(model, config)
     slots = {name: Slot.of(name, parameter) for name, parameter in model.named_parameters()}
-    state = find_state(config, model, splits, plan) if config.exact == "bitwise" else None
+    state = find_state(config, model, task, splits, plan) if config.exact == "bitwise" else None
     if state is not None and state.frozen and choice.mode == "fsdp":
         raise ConfigError(
             f"the forward pass of {config.model} changes frozen parameters, which --mode fsdp shards",
@@ -220,7 +239,9 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         config=config,
         device=team.device,
         splits=splits,
-        data=facts,
+        task_name=task_name,
+        scoring=scoring,
+        data=replace(facts, warnings=(*facts.warnings, *notes)),
         plan=plan,
         lr_plan=LrPlan.make(config, plan),
         model=model,
@@ -235,6 +256,11 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     )
 
 
+def reads_shards(job: Job, checkpoints: Checkpoints, team: Team) -> bool:
+    """Tell whether each rank reads its shards of a checkpoint itself. Otherwise the lead sends them. Collective."""
+    return job.choice.mode == "fsdp" and checkpoints.are_seen_by_all(team)
+
+
 def agreed_code(config: Config, team: Team) -> dict[str, str]:
     """Return the hashes of the user's own code; ranks that import the same files must have the same. Collective."""
     code = hash_code(own_code(config))
@@ -244,5 +270,6 @@ def agreed_code(config: Config, team: Team) -> dict[str, str]:
 
 
 def own_code(config: Config) -> dict[str, Path]:
-    """Return the files of the user's own model and data, once they are loaded."""
-    return code_files((config.model, config.data))
+    """Return the files of the user's own model, data and task, once they are loaded."""
+    named = (config.model, config.data, config.task, config.collate, *config.metric)
+    return code_files([name for name in named if name is not None])

@@ -11,23 +11,25 @@ Every decision is shared by all ranks, and a lone rank is a team of one: there a
 """
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
-from torch.nn import functional
 
+from paceline.core.errors import TaskError
 from paceline.core.keys import mix
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.core.stopping import StopRequest
-from paceline.data.loader import Request, load_batches
+from paceline.data.loader import load_batches
 from paceline.data.order import epoch_order
+from paceline.data.requests import EpochRequests
 from paceline.data.seeding import seed_generators
-from paceline.data.split import Batch
+from paceline.data.tree import Tree, align_leaves, moved
+from paceline.engine.balance import Balance
 from paceline.engine.clock import COPY, DATA, EVALUATE, FORWARD, GRAD_SYNC, RECORD, SAVE, UPDATE, Clock
 from paceline.engine.evaluate import evaluate, scored_ids
 from paceline.engine.job import Job
+from paceline.engine.objective import Objective, named_losses
 from paceline.engine.progress import Progress
 from paceline.engine.recorder import Recorder
 from paceline.models.zoo import list_models
@@ -44,15 +46,24 @@ class BatchSlice(NamedTuple):
     """Index of the micro-batch over all ranks."""
     indices: range
     weight: float
-    """Weight of its mean loss in the loss of the batch; 0 for a rank that only takes part in collectives."""
+    """Weight of its samples in the batch; 0 for a rank that only takes part in collectives."""
 
 
 class MicroBatch(NamedTuple):
     """A slice of the global batch with its samples loaded."""
 
     position: int
-    batch: Batch
+    batch: Tree
     weight: float
+    num_samples: int
+
+
+class Computed(NamedTuple):
+    """What the forward pass of a micro-batch returned, for the metrics."""
+
+    losses: dict[str, Tensor]
+    outputs: Tree
+    targets: Tree
 
 
 class Save(Protocol):
@@ -72,6 +83,11 @@ class Training:
         self.team = team
         self.recorder = recorder
         self.clock = clock
+        self.plan = job.plan
+        self.balance = Balance(job.plan, team, clock, recorder) if job.config.balance else None
+        self.objective = Objective(job.task, job.splits, team, gradient_weight=job.gradient_weight)
+        self.saved_step: int | None = None
+        """The step of the last checkpoint of this start."""
         self.is_our_model = job.config.model in list_models()
         """Built-in models draw from torch alone: other generators need not be seeded for every micro-batch."""
 
@@ -96,20 +112,32 @@ class Training:
         return State.FINISHED
 
     def batches_of_epoch(self) -> Iterator[tuple[int, list[MicroBatch]]]:
-        """Yield the steps left in this epoch with this rank's micro-batches of each."""
+        """Yield the steps left in this epoch, or until shards are balanced, with this rank's micro-batches of each.
+
+        Collective: every rank must call it.
+        """
         job, first = self.job, self.progress.step
         epoch = first // job.plan.steps_per_epoch
         end = min((epoch + 1) * job.plan.steps_per_epoch, job.plan.total_steps)
-        order = epoch_order(seed=job.config.seed, epoch=epoch, num_samples=job.plan.num_samples)
-        slices_of = functools.cache(self.slices)  # one result for the last batch, one for all others
-        steps = [slices_of(job.plan.batch_size(step)) for step in range(first, end)]
-        requests: list[Request] = []
-        for step, slices in enumerate(steps, start=first):
-            start = step % job.plan.steps_per_epoch * job.plan.global_batch
-            requests += [(order[start + part.indices.start : start + part.indices.stop], epoch) for part in slices]
+        if self.balance is not None:
+            end = min(end, self.balance.decide(first))
+            self.plan = self.balance.plan
+        config, start = job.config, epoch * job.plan.steps_per_epoch
+        slices, last_slices = self.slices(job.plan.global_batch), self.slices(job.plan.batch_size(end - 1))
+        requests = EpochRequests(
+            order=epoch_order(
+                seed=config.seed, epoch=epoch, num_samples=job.plan.num_samples, order=config.sample_order
+            ),
+            epoch=epoch,
+            global_batch=job.plan.global_batch,
+            batches=range(first - start, end - start),
+            slices=[part.indices for part in slices],
+            last_slices=[part.indices for part in last_slices],
+        )
         batches = load_batches(job.splits.train, requests, workers=job.config.workers, pin=job.device.type == "cuda")
-        for step, slices in enumerate(steps, start=first):
-            yield step, [MicroBatch(part.position, next(batches), part.weight) for part in slices]
+        for step in range(first, end):
+            parts = last_slices if step == end - 1 else slices
+            yield step, [MicroBatch(part.position, next(batches), part.weight, len(part.indices)) for part in parts]
 
     def slices(self, batch_size: int) -> list[BatchSlice]:
         """Return the slices of a global batch of this size that this rank computes, one per micro-batch.
@@ -117,7 +145,7 @@ class Training:
         A small last batch leaves some ranks with fewer micro-batches than others, or with none. They get samples of
         weight 0, so that they take part in every collective.
         """
-        plan, rank, team_size = self.job.plan, self.team.world.rank, self.team.world.size
+        plan, rank, team_size = self.plan, self.team.world.rank, self.team.world.size
         per_sample = self.job.gradient_weight / batch_size
         own = plan.micro_batches(batch_size, rank)
         slices = [BatchSlice(position, part, len(part) * per_sample) for position, part in own.items()]
@@ -134,7 +162,7 @@ class Training:
         clock.end_phase(DATA)
         lr = job.lr_plan.at(step)
         for group in job.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["lr_factor"]
         self.gradients(step, micro_batches)
         if job.config.clip is not None:
             job.scaler.unscale_(job.optimizer)
@@ -153,6 +181,8 @@ class Training:
         With --exact bitwise, a step whose gradients exceed the range of their fixed-point sums is computed again.
         """
         job, last = self.job, len(micro_batches) - 1
+        counted = [(part.batch, part.num_samples if part.weight else 0) for part in micro_batches]
+        self.objective.begin(step, counted, batch_size=job.plan.batch_size(step))
         outputs, is_exact = [], False
         while not is_exact:
             outputs = []
@@ -163,29 +193,33 @@ class Training:
                     )
                     syncing = contextlib.nullcontext() if number == last else without_grad_sync(job.forward)
                     with syncing, context.micro_batch(micro_batch.weight):
-                        outputs.append(self.backward(micro_batch))
+                        outputs.append(self.backward(micro_batch, number))
             is_exact = context.is_exact
-        for micro_batch, output in zip(micro_batches, outputs, strict=True):
+        for number, (micro_batch, output) in enumerate(zip(micro_batches, outputs, strict=True)):
             if micro_batch.weight:
-                self.recorder.meter.add(*output)
+                counts = self.objective.counts(number, output.losses)
+                self.recorder.meter.add(*output, counts=counts, num_samples=micro_batch.num_samples)
         self.clock.end_phase(GRAD_SYNC)
 
-    def backward(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the gradient of a micro-batch, and return its mean loss, its predictions and its labels."""
+    def backward(self, micro_batch: MicroBatch, number: int) -> Computed:
+        """Add the gradient of a micro-batch, the number-th of this rank, and return its losses and outputs."""
         job, clock = self.job, self.clock
-        images, labels, mixed = micro_batch.batch.aligned().to(job.device, job.memory_format)
-        targets = labels if mixed is None else mixed
+        batch = moved(align_leaves(micro_batch.batch), job.device, job.memory_format)
         clock.end_phase(COPY)
         counts = micro_batch.weight or job.reducer is not None  # the reducer resets the state of the model itself
         with job.autocast(), contextlib.nullcontext() if counts else without_statistics(job.model):
-            logits = job.forward(images)
-            loss = functional.cross_entropy(logits, targets, label_smoothing=job.config.label_smoothing)
+            outputs, targets = job.task.forward(job.forward, batch), job.task.targets(batch)
+            losses = named_losses(job.task.loss(outputs, targets))
         clock.end_phase(FORWARD)
-        scaled = job.scaler.scale(loss if micro_batch.weight == 1 else loss * micro_batch.weight)
+        loss = self.objective.weighted(losses, number)
+        if not loss.requires_grad:
+            problem = "the loss does not depend on any parameter of the model"
+            raise TaskError(problem, hint="was it computed under no_grad, or detached?")
+        scaled = job.scaler.scale(loss)
         clock.watch(scaled)
         scaled.backward()
         clock.end_phase(GRAD_SYNC)
-        return loss.detach(), logits.detach(), labels
+        return Computed({name: loss.detach() for name, loss in losses.items()}, outputs, targets)
 
     def after_step(self, lr: float, save: Save) -> None:
         """Record, evaluate and save, each when it is due."""
@@ -207,13 +241,16 @@ class Training:
             self.save(save, is_best=is_best)
 
     def save(self, save: Save, *, is_best: bool = False) -> None:
-        """Save, with the metrics so far. Collective: every rank must call it."""
+        """Save, with the metrics so far, unless this step is saved already. Collective: every rank must call it."""
+        if self.saved_step == self.progress.step:
+            return
+        self.saved_step = self.progress.step
         self.recorder.gather()
         self.clock.end_phase(RECORD)
         save(is_best=is_best)
         self.clock.end_phase(SAVE)
 
-    def end_epoch(self, valid: Score | None, *, is_best: bool) -> None:
+    def end_epoch(self, valid: Scores | None, *, is_best: bool) -> None:
         """Record an epoch. Collective: every rank must call it."""
         self.recorder.end_epoch(valid, is_best=is_best, unreadable=self.job.unreadable(self.team))
 
@@ -222,9 +259,10 @@ class Training:
         self.job.average_buffers(self.team)
         start = self.clock.seconds
         split = self.job.splits.valid
-        valid: Score = evaluate(self.job, self.team, split, scored_ids(self.job.plan, split))
+        valid: Scores = evaluate(self.job, self.team, split, scored_ids(self.job, split))
         self.clock.end_phase(EVALUATE)
-        is_best = self.progress.judge(valid)
+        best = self.job.task.best
+        is_best = self.progress.judge(valid, best, self.job.scoring.better(best))
         if ends_epoch:
             self.end_epoch(valid, is_best=is_best)
         else:

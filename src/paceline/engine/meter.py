@@ -1,77 +1,103 @@
-"""Training metrics at almost no cost per step: predictions are buffered and counted in bulk."""
+"""Training metrics, collected at the lowest cost: the loss at every step, integer sums of small outputs in bulk."""
 
 import math
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from paceline.core.errors import DivergedError
-from paceline.core.metrics import Score
+from paceline.core.metrics import Sums
+from paceline.data.tree import Tree, concatenated, map_leaves
+from paceline.engine.scoring import Scoring, Tally, read_numbers
 
 LARGEST_PENDING = 4_000_000
-"""Buffered predictions before they are counted: 16 MB of fp32."""
+"""Buffered outputs before they are counted: 16 MB of fp32."""
+LARGEST_OUTPUT = 1 << 16
+"""Outputs of a micro-batch above this are counted at once."""
 
 
 class Meter:
-    """Collects the loss and predictions of each step.
+    """Collects the losses and outputs of each step.
 
     On a CPU the loss is read at every step, at no cost, so that a step with a non-finite loss is never applied. On a
-    GPU reading it would synchronise the device, so losses are read together with the counts.
+    GPU reading it would synchronise the device, so losses are read together with the sums of the metrics.
     """
 
-    def __init__(self, *, eager: bool) -> None:
+    def __init__(self, scoring: Scoring, *, eager: bool) -> None:
+        self._scoring = scoring
         self._eager = eager
-        self._losses: list[tuple[float | torch.Tensor, int]] = []
-        self._predictions: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._num_pending = 0
-        self._folded = Score()
+        self._is_mean = scoring.task.reduction == "mean"
+        self._losses: list[tuple[str, float | Tensor, int]] = []
+        self._pending: list[tuple[Tree, Tree]] = []
+        self._num_pending, self._num_samples = 0, 0
+        self._adds_integers: bool | None = None
+        """Whether all metrics are integer sums, so that many micro-batches can be counted together; None: not known."""
+        self._tally = Tally()
+        self._folded = Sums()
 
-    def add(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Take the mean loss of a micro-batch and its predictions."""
-        value = loss.item() if self._eager else loss.detach()
-        if self._eager and not math.isfinite(value):
-            raise diverged(float(value))
-        self._losses.append((value, len(labels)))
-        self._predictions.append((logits.detach(), labels))
-        self._num_pending += logits.numel()
-        if self._num_pending > LARGEST_PENDING:
-            self._fold()
+    def add(
+        self, losses: Mapping[str, Tensor], outputs: Tree, targets: Tree, *, counts: Mapping[str, int], num_samples: int
+    ) -> None:
+        """Take the losses of a micro-batch with their counts, and its outputs."""
+        for name, loss in losses.items():
+            value = loss.item() if self._eager else loss.detach()
+            if self._eager and not math.isfinite(value):
+                raise diverged(float(value), name)
+            self._losses.append((name, value, counts[name]))
+        self._num_samples += num_samples
+        if self._adds_integers and isinstance(outputs, Tensor) and outputs.numel() <= LARGEST_OUTPUT:
+            self._pending.append((outputs.detach(), targets))
+            self._num_pending += outputs.numel()
+            if self._num_pending > LARGEST_PENDING:
+                self._fold()
+        elif self._scoring.task.metrics:
+            self._count(map_leaves(outputs, torch.Tensor.detach), targets)
 
-    def take(self) -> Score:
+    def take(self) -> Sums:
         """Return the sums since the last call."""
         self._fold()
-        score, self._folded = self._folded, Score()
-        return score
+        sums, self._folded = self._folded, Sums()
+        return sums
+
+    @torch.no_grad()
+    def _count(self, outputs: Tree, targets: Tree) -> None:
+        parts = self._scoring.parts(outputs, targets, training=True)
+        for name, own in parts.items():
+            self._tally.add(name, own)
+        if self._adds_integers is None:
+            every = [part for own in parts.values() for part in own]
+            self._adds_integers = not any(
+                part.is_floating_point() if isinstance(part, Tensor) else isinstance(part, float) for part in every
+            )
 
     def _fold(self) -> None:
-        if not self._losses:
+        if not self._num_samples:
             return
-        values = _read([loss for loss, _ in self._losses])
-        losses = (Score.of(loss * size) for loss, (_, size) in zip(values, self._losses, strict=True))
-        logits = torch.cat([logits for logits, _ in self._predictions])
-        labels = torch.cat([labels for _, labels in self._predictions])
-        correct1, correct5 = torch.stack(count_correct(logits, labels)).tolist()
-        self._folded += sum(losses, start=Score(correct1=correct1, correct5=correct5, samples=len(labels)))
+        if self._pending:
+            self._count_together()
+        values = read_numbers([value for _, value, _ in self._losses])
+        for value, (name, _, count) in zip(values, self._losses, strict=True):
+            self._tally.add(name, (value * count if self._is_mean else value, count), bits=self._scoring.loss_bits)
+        self._folded += Sums(parts=self._tally.take(), samples=self._num_samples)
         self._losses.clear()
-        self._predictions.clear()
-        self._num_pending = 0
+        self._pending.clear()
+        self._num_pending, self._num_samples = 0, 0
+
+    def _count_together(self) -> None:
+        """Count what is pending at once if it fits together."""
+        outputs, targets = [one for one, _ in self._pending], [other for _, other in self._pending]
+        if len({tuple(output.shape[1:]) for output in outputs}) == 1:
+            self._count(concatenated(outputs), concatenated(targets))
+            return
+        for pair in self._pending:
+            self._count(*pair)
 
 
-def _read(losses: list[float | torch.Tensor]) -> list[float]:
-    """Return losses as numbers; those of a device are read together, because each read waits for it."""
-    tensors = [loss for loss in losses if isinstance(loss, torch.Tensor)]
-    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
-    return [next(numbers) if isinstance(loss, torch.Tensor) else loss for loss in losses]
-
-
-def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the number of correct top-1 and top-5 predictions, on the device of the predictions."""
-    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-    return ranked[:, 0].sum(), ranked.sum()
-
-
-def diverged(loss: float) -> DivergedError:
+def diverged(loss: float, name: str = "loss") -> DivergedError:
     """Return the error for a non-finite loss; the caller adds the step."""
+    which = "loss" if name == "loss" else f"loss {name}"
     return DivergedError(
-        f"the loss became {loss}",
+        f"the {which} became {loss}",
         hint="try a lower --lr, a --warmup of a few epochs, --clip 1, or --precision fp32",
     )

@@ -12,15 +12,18 @@ from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
 from paceline.core.errors import RunError
 from paceline.core.keys import mix
+from paceline.core.setting_types import SampleOrder
 from paceline.data.catalog import Splits
-from paceline.data.order import epoch_order, hashed_order
+from paceline.data.order import epoch_order, shuffled
 from paceline.data.seeding import seed_generators
 from paceline.data.split import Split
-from paceline.models.check import check_model
+from paceline.data.tree import align_leaves, leaves, moved
+from paceline.models.check import check_model, require_parameters
 from paceline.models.family import Preparable
 from paceline.models.zoo import build_model
 from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.state_check import ChangingState, find_changing_state
+from paceline.tasks.task import Task, by_name
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_WEIGHTS = 0x1417
@@ -28,38 +31,42 @@ FIRST_LOOK = 0xF125
 NUM_FIRST_LOOK = 2048
 
 
-def prepare_model(config: Config, splits: Splits, device: torch.device) -> nn.Module:
+def prepare_model(config: Config, splits: Splits, device: torch.device, *, task_name: str) -> nn.Module:
     """Build the model with weights from the seed, check that it fits the data, and move it to its device."""
     seed_generators(mix(config.seed, INITIAL_WEIGHTS), device)
-    model = build_model(config.model, num_classes=splits.num_classes, image_shape=splits.image_shape)
+    model = build_model(config.model, **splits.facts)
     if isinstance(model, Preparable):  # replaced by a checkpoint that is restored later
-        model.prepare(first_look(splits.train))
+        model.prepare(first_look(splits.train, config.sample_order))
     model.to(device)  # some models compute on a GPU only
-    check_model(model, num_classes=splits.num_classes, image_shape=splits.image_shape, name=config.model)
+    if task_name == "classification":
+        num_classes, image_shape = splits.facts["num_classes"], splits.facts["image_shape"]
+        check_model(model, num_classes=num_classes, image_shape=image_shape, name=config.model)
+    else:
+        require_parameters(model, config.model)
     return model.to(memory_format=memory_format(config, model))  # pyright: ignore[reportCallIssue]
 
 
-def first_look(train: Split) -> torch.Tensor:
+def first_look(train: Split, order: SampleOrder = "auto") -> torch.Tensor:
     """Return a few thousand training samples without augmentation: the same on every rank and for every seed."""
-    ids = hashed_order(key=FIRST_LOOK, num_samples=len(train))[:NUM_FIRST_LOOK]
-    return train.fetch(np.sort(ids), None).images
+    ids = shuffled(key=FIRST_LOOK, num_samples=len(train), order=order)[:NUM_FIRST_LOOK]
+    return next(leaves(train.fetch(np.sort(ids), None)))
 
 
-def find_state(config: Config, model: nn.Module, splits: Splits, plan: BatchPlan) -> ChangingState:
+def find_state(config: Config, model: nn.Module, task: Task, splits: Splits, plan: BatchPlan) -> ChangingState:
     """Find out what forward passes change besides gradients, from two shards; refuse what cannot be bitwise."""
-    order = epoch_order(seed=config.seed, epoch=0, num_samples=plan.num_samples)
+    order = epoch_order(seed=config.seed, epoch=0, num_samples=plan.num_samples, order=config.sample_order)
     device, size = (
         next(model.parameters()).device,
         max(1, min(plan.global_batch // (plan.shards or 1), len(order) // 2)),
     )
 
     def compute(shard: int) -> None:
-        batch = splits.train.fetch(order[shard * size : (shard + 1) * size], 0).aligned()
+        batch = align_leaves(splits.train.fetch(order[shard * size : (shard + 1) * size], 0))
         seed_generators(mix(config.seed, shard), device)
-        images = batch.images.to(device, memory_format=memory_format(config, model))
+        batch = moved(batch, device, memory_format(config, model))
         with autocast(config, device):
-            loss = nn.functional.cross_entropy(model(images), batch.labels.to(device))
-        loss.backward()
+            losses = by_name(task.loss(task.forward(model, batch), task.targets(batch)))
+        torch.stack(list(losses.values())).sum().backward()
 
     with deterministic_only():
         return find_changing_state(model, compute, name=config.model)

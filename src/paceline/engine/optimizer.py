@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from paceline.core.config import Config
+from paceline.engine.layer_patterns import lr_factors
+from paceline.parallel.sharded import is_sharded
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # noqa: SLF001 - the common base of batch norms
 
@@ -57,11 +58,11 @@ def unused_parameters(optimizer: torch.optim.Optimizer, model: nn.Module) -> lis
 
 def has_fused_kernel(parameter: nn.Parameter) -> bool:
     """Tell whether a fused optimizer can update it: not if sharded, and torch 2.13's SGD corrupts bf16 momentum."""
-    return not isinstance(parameter, DTensor) and parameter.dtype in {torch.float32, torch.float64}
+    return not is_sharded(parameter) and parameter.dtype in {torch.float32, torch.float64}
 
 
 def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
-    """Split the parameters into a group with weight decay and, with --no-decay-norm, one without."""
+    """Split the parameters by weight decay (--no-decay-norm) and by their factor on the learning rate (--lr-for)."""
     kept: set[nn.Parameter] = set()
     if config.no_decay_norm:
         for module in model.modules():
@@ -70,12 +71,14 @@ def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
             bias = getattr(module, "bias", None)
             if isinstance(bias, nn.Parameter):
                 kept.add(bias)
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if p not in kept], "weight_decay": config.weight_decay},
-        {"params": [p for p in trainable if p in kept], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    factors = lr_factors(model, config)
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for decays in (True, False):
+        for parameter in model.parameters():
+            if parameter.requires_grad and (parameter not in kept) == decays:
+                values = {"weight_decay": config.weight_decay if decays else 0.0, "lr_factor": factors[parameter]}
+                groups.setdefault((decays, factors[parameter]), {"params": [], **values})["params"].append(parameter)
+    return list(groups.values())
 
 
 class Ema:

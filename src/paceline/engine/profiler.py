@@ -82,7 +82,7 @@ class ProfiledSteps:
         self._clock = clock_for(team, began=None)
         self._clock.before_backward = timer.begin
         self._progress = Progress()
-        self._recorder = Recorder(job.plan, self._progress, team, clock=self._clock)
+        self._recorder = Recorder(job.plan, self._progress, team, scoring=job.scoring, clock=self._clock)
         self._training = Training(job, self._progress, team, self._recorder, clock=self._clock)
         self._batches = self._endless()
         job.model.train()

@@ -1,10 +1,11 @@
 """Progress: the only mutable state of a run besides the job."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores, Sums
 
 
 @dataclass(kw_only=True, slots=True)
@@ -13,25 +14,30 @@ class Progress:
 
     step: int = 0
     """Steps done since the start of the run."""
-    epoch_score: Score = dataclasses.field(default_factory=Score)
+    epoch_score: Sums = dataclasses.field(default_factory=Sums)
     """Training metrics of the current epoch so far."""
-    interval_score: Score = dataclasses.field(default_factory=Score)
+    interval_score: Sums = dataclasses.field(default_factory=Sums)
     """Training metrics since the last step record."""
-    best: Score | None = None
+    best: Scores | None = None
     best_step: int = 0
     num_stale: int = 0
     """Evaluations since the best one."""
     stopped_early: bool = False
 
-    def judge(self, valid: Score) -> bool:
-        """Take an evaluation into account and tell whether it is the best so far.
+    def judge(self, valid: Scores, name: str = "loss", better: Literal["higher", "lower"] = "lower") -> bool:
+        """Take an evaluation into account and tell whether it is the best so far, by the score of this name.
 
-        An earlier best over another number of samples, from before a change of the run's length, is not compared.
+        Ties are decided by the lower loss. A score that is nan never replaces another. An earlier best over another
+        number of samples, from before a change of the run's length, is not compared.
         """
-        if self.best is None or self.best.samples != valid.samples:
-            is_best = True
-        else:
-            is_best = (valid.top1, -valid.loss) > (self.best.top1, -self.best.loss)
+        sign = 1 if better == "higher" else -1
+
+        def rank(scores: Scores) -> tuple[float, float]:
+            value = sign * scores.by_name.get(name, math.nan)
+            return (-math.inf if math.isnan(value) else value), -scores.by_name["loss"]
+
+        is_comparable = self.best is not None and self.best.samples == valid.samples
+        is_best = self.best is None or not is_comparable or rank(valid) > rank(self.best)
         if is_best:
             self.best, self.best_step, self.num_stale = valid, self.step, 0
         else:
@@ -45,7 +51,8 @@ class Progress:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
         """Return the progress from the values of `as_dict`."""
+        kinds = {"epoch_score": Sums, "interval_score": Sums, "best": Scores}
         restored: dict[str, Any] = {
-            key: Score.from_dict(value) if isinstance(value, dict) else value for key, value in values.items()
+            key: kinds[key].from_dict(value) if isinstance(value, dict) else value for key, value in values.items()
         }
         return cls(**restored)

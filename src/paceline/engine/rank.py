@@ -11,16 +11,17 @@ import torch
 
 from paceline.core.config import Config
 from paceline.core.errors import RunError, flag
-from paceline.core.load import write_config
+from paceline.core.load import config_text
 from paceline.core.start import Start
 from paceline.core.stopping import StopRequest, interruptible, stop_on_signals
 from paceline.core.world import World
-from paceline.engine.capture import broadcast_state
-from paceline.engine.checkpoint import Checkpoints
+from paceline.engine.capture import describe_state
+from paceline.engine.checkpoint import NO_OTHERS, Checkpoints
 from paceline.engine.clock import clock_for
 from paceline.engine.data_check import data_changes
-from paceline.engine.header import warnings
-from paceline.engine.job import Job, build_job, own_code
+from paceline.engine.header import rank_dependent, settings_warnings
+from paceline.engine.initial_weights import load_initial_weights
+from paceline.engine.job import Job, build_job, own_code, reads_shards
 from paceline.engine.profiler import NUM_PAIRS, measure_profile, profiled_job
 from paceline.engine.progress import Progress
 from paceline.engine.run import Run
@@ -29,14 +30,16 @@ from paceline.parallel.amx import limit_isa
 from paceline.parallel.device import choose_kernels, describe_device, gpu_versions
 from paceline.parallel.exact.determinism import deterministic_only, fingerprint, refuse_other_bits
 from paceline.parallel.lost_ranks import lost_rank_named
+from paceline.parallel.stacks import stack_on_request
 from paceline.parallel.team import Team, joined
+from paceline.records.attempt import has_locks, sees_attempt, take_over
 from paceline.records.code import code_changes, keep_code
 from paceline.records.entries import Note, RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below
 from paceline.records.profile import Profile, write_profile
 from paceline.records.reader import read_environments, run_state
-from paceline.records.writer import write_json, write_rank
+from paceline.records.writer import write_json, write_rank, write_text
 
 ALONE = Start()
 MACHINE_SETTINGS = frozenset({"data_dir", "device", "threads", "runs_dir", "workers"})
@@ -82,15 +85,25 @@ class Startup:
             launches = self.launches()
             resume = self.run_to_resume(resume, launches)
             progress = Progress() if resume is None else restore(job, team, resume, self.notes)
+            if progress.step == 0 and self.config.init is not None:
+                self.notes.append(Note(text=load_initial_weights(job, team)))
         # from here on there is a run folder, and a signal ends the run after a step, with a checkpoint
         folder = team.from_lead(
             open_run_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path())
         )
+        check_shared(folder, job, team)
+        if team.is_lead:
+            self.notes += unlocked_note(folder)
         if profile is not None and team.is_lead:
             write_profile(folder, profile)
-        with lost_rank_named(folder, team.world, self.start.timeout), quiet_unless_lead(folder, team.world):
+        world = team.world
+        with (
+            stack_on_request(folder.rank_stack(world.rank)),
+            lost_rank_named(folder, world, self.start.timeout),
+            quiet_unless_lead(folder, world),
+        ):
             run = Run(job, progress, team, folder, clock=clock)
-            cautions = [Note(text=text, level="warning") for text in [*job.data.warnings, *warnings(job)]]
+            cautions = [Note(text=text, level="warning") for text in [*job.data.warnings, *settings_warnings(job)]]
             with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
                 return run.execute(stop, [*self.notes, *cautions], show_table=show_table)
 
@@ -164,23 +177,28 @@ def interrupted_run(config: Config, launches: set[str]) -> RunFolder | None:
 def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progress:
     """Resume a run from its newest intact checkpoint, or from its start if none was saved, unless it has finished.
 
-    Only the lead needs to see the file. Collective: every rank must call it.
+    Only the lead needs to see the files, unless fsdp has written them. Collective: every rank must call it.
     """
+    checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep)
+    if team.is_lead:
+        checkpoints.recover()
     state_before = team.from_lead(run_state(folder))
     if state_before != State.FINISHED and not team.from_lead(folder.saved_steps()):
         notes.append(Note(text=f"{folder.path} was stopped before it saved a checkpoint: starting over"))
         return Progress()
+    reads_itself = reads_shards(job, checkpoints, team)
     state: dict[str, Any] = {}
-    if team.is_lead:
+    if team.is_lead or reads_itself:
         damaged: list[str] = []
-        state, path = Checkpoints(folder.checkpoints, keep=job.config.keep).newest_good(damaged.append)
+        state, path = checkpoints.newest_good(team if reads_itself else NO_OTHERS, damaged.append)
         if damaged:
             damaged.append(f"continuing from {path}")
         notes += [Note(text=text, level="warning") for text in damaged]
-    state = broadcast_state(state, team)
+    if not reads_itself:
+        state = describe_state(state, team)
     if job.reducer is not None and state.get("fingerprint") is not None:
         refuse_other_bits(state["fingerprint"], fingerprint(job.config, job.device))
-    progress = job.restore(state, team)
+    progress = job.restore(state, NO_OTHERS if reads_itself else team)
     notes += changes_since(state["config"], job)
     notes += [
         Note(text=text, level="warning") for text in data_changes(state.get("data_digests"), job.data, job.config)
@@ -219,15 +237,38 @@ def open_run_folder(job: Job, resume: RunFolder | None, world: World, launches: 
     environment |= {"gpu": gpu_versions(job.device)} if job.device.type == "cuda" else {}
     environment |= {"launches": sorted(launches), "launcher": world.launcher}
     environment |= {"world_size": world.size, "num_devices": job.num_devices, "mode": str(job.choice)}
-    environment |= {"train_samples": job.plan.num_samples}
+    environment |= {"train_samples": job.plan.num_samples, "rank_dependent": rank_dependent(job)}
     try:
-        write_config(job.config.resolved(), folder.config)
+        folder = take_over(folder)
+        write_text(folder.config, config_text(job.config.resolved()))
         write_json(folder.environment, [*read_environments(folder), environment])
-        folder.model_table.write_text(layer_table(job.model) + "\n", encoding="utf-8")
+        write_text(folder.model_table, layer_table(job.model) + "\n")
         keep_code(folder, own_code(job.config))
     except OSError as cause:
         raise RunError(f"cannot write to {folder.path}: {cause.strerror}", hint="choose another --runs-dir") from cause
     return folder
+
+
+def check_shared(folder: RunFolder, job: Job, team: Team) -> None:
+    """Refuse fsdp if a rank does not see the run folder, to which each writes its shards. Collective."""
+    if job.choice.mode != "fsdp":
+        return
+    blind = [
+        place for place in team.gather(None if sees_attempt(folder) else (team.world.rank, team.world.host)) if place
+    ]
+    if blind:
+        raise RunError(
+            f"rank {blind[0][0]} on {blind[0][1]} does not see the run folder {folder.path} of rank 0",
+            hint="with --mode fsdp, set --runs-dir to a folder that every rank can see",
+        )
+
+
+def unlocked_note(folder: RunFolder) -> list[Note]:
+    """Return a warning if the file system of a run has no locks."""
+    if has_locks(folder):
+        return []
+    text = f"the file system of {folder.path} has no locks (flock): do not resume the run twice at the same moment"
+    return [Note(text=text, level="warning")]
 
 
 @contextmanager

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from paceline.core.batch_plan import BatchPlan
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores, Sums
 from paceline.core.units import plural
 from paceline.engine.clock import RECORD, UPDATE, Clock
 from paceline.engine.meter import Meter, diverged
 from paceline.engine.progress import Progress
+from paceline.engine.scoring import Scoring
 from paceline.engine.timings import Timings
 from paceline.engine.utilisation import UtilisationSampler
 from paceline.parallel.team import Team
@@ -23,16 +24,17 @@ MOST_NAMES = 5
 class Recorder:
     """Records the run. It costs two comparisons per step; the rest happens once per interval."""
 
-    def __init__(self, plan: BatchPlan, progress: Progress, team: Team, *, clock: Clock) -> None:
-        self.meter = Meter(eager=team.device.type == "cpu" and team.world.size == 1)
+    def __init__(self, plan: BatchPlan, progress: Progress, team: Team, *, scoring: Scoring, clock: Clock) -> None:
+        self.meter = Meter(scoring, eager=team.device.type == "cpu" and team.world.size == 1)
         self.result: RunResult | None = None
         self._plan = plan
         self._progress = progress
         self._clock = clock
-        self._timings = Timings(clock, team.world.size)
+        self._timings = Timings(clock, team.world.size if team.is_lead else 1)
         self._utilisation = UtilisationSampler(team.device)
         self._team = team
-        self._own = Score()
+        self._scoring = scoring
+        self._own = Sums()
         self._named: set[str] = set()
         self._trackers: list[Guarded] = []
         self._interval = _Mark(clock, plan, progress.step)
@@ -71,7 +73,8 @@ class Recorder:
             return
         self._next_pulse = self._clock.now + SECONDS_BETWEEN_PULSES
         self._own += self.meter.take()
-        score, speed = self._progress.interval_score + self._own, self._interval.samples_per_s(self._progress.step)
+        score = self._scores(self._progress.interval_score + self._own)
+        speed = self._interval.samples_per_s(self._progress.step)
         self.put(Pulse(step=self._progress.step, epoch=self.epoch, score=score, samples_per_s=speed))
 
     def gather(self) -> None:
@@ -80,12 +83,14 @@ class Recorder:
         All ranks see a non-finite loss of any rank here, so that they stop together.
         """
         own_times = self._timings.take()  # waits for a device in a way that signals and time limits can end
-        own, self._own = self._own + self.meter.take(), Score()
-        scores, times = zip(*self._team.gather((own, own_times)), strict=True)
-        self._timings.add(times)
-        total = sum(scores, start=Score())
-        if not math.isfinite(total.loss_sum):
-            raise diverged(total.loss_sum)
+        own, self._own = self._own + self.meter.take(), Sums()
+        times = self._team.gather_on_lead(own_times)
+        if times is not None:
+            self._timings.add(times)
+        total = self._team.total(own, lambda every: sum(every, start=Sums()))
+        for name in total.parts:
+            if name not in self._scoring.task.metrics and not math.isfinite(total.nonfinite(name)):
+                raise diverged(total.nonfinite(name), name)
         self._progress.interval_score += total
         self._progress.epoch_score += total
 
@@ -96,31 +101,33 @@ class Recorder:
         record = StepRecord(
             step=self._progress.step,
             epoch=self.epoch,
-            score=self._progress.interval_score,
+            score=self._scores(self._progress.interval_score),
             lr=lr,
             samples_per_s=self._interval.samples_per_s(self._progress.step),
             seconds=self._interval.seconds(),
-            phases={phase: by_rank[self._team.world.rank] for phase, by_rank in times.phases.items()},
+            phases={phase: by_rank[0] for phase, by_rank in times.phases.items()},
             utilisation=self._utilisation.sample(),
         )
         self.put(record)
         self.put(times)
-        self._progress.interval_score = Score()
+        self._progress.interval_score = Sums()
         self._interval = _Mark(self._clock, self._plan, self._progress.step)
 
     def end(self) -> None:
         """Record the phases after the last step. Collective: every rank must call it."""
         self._clock.end_phase(RECORD)
-        self._timings.add(self._team.gather(self._timings.take()))
+        times = self._team.gather_on_lead(self._timings.take())
+        if times is not None:
+            self._timings.add(times)
         self.put(self._timings.record(self._progress.step))
 
-    def end_epoch(self, valid: Score | None, *, is_best: bool, unreadable: Sequence[str] | None) -> None:
+    def end_epoch(self, valid: Scores | None, *, is_best: bool, unreadable: Sequence[str] | None) -> None:
         """Record the epoch that ends with this step, and name its unreadable images."""
         self._name(unreadable or ())
         record = EpochRecord(
             step=self._progress.step,
             epoch=self.epoch,
-            train=self._progress.epoch_score,
+            train=self._scores(self._progress.epoch_score),
             valid=valid,
             is_best=is_best,
             samples_per_s=self._epoch.samples_per_s(self._progress.step),
@@ -128,8 +135,11 @@ class Recorder:
             num_unreadable=None if unreadable is None else len(unreadable),
         )
         self.put(record)
-        self._progress.epoch_score = Score()
+        self._progress.epoch_score = Sums()
         self._epoch = _Mark(self._clock, self._plan, self._progress.step)
+
+    def _scores(self, sums: Sums) -> Scores:
+        return self._scoring.scores(sums, step=max(0, self._progress.step - 1))
 
     def _name(self, unreadable: Sequence[str]) -> None:
         """Name unreadable images that have not been reported yet."""

@@ -2,21 +2,24 @@
 
 import os
 import signal
+from functools import partial
 
 import torch
 
 from paceline.core.errors import CheckpointError, DivergedError, RanksError
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.core.stopping import KILL_VARIABLE, StopRequest
 from paceline.core.units import duration, plural
 from paceline.core.world import World
-from paceline.engine.capture import broadcast_state
-from paceline.engine.checkpoint import BackgroundSaver, Checkpoints, load_checkpoint
+from paceline.engine.background_saver import BackgroundSaver
+from paceline.engine.capture import describe_state
+from paceline.engine.checkpoint import NO_OTHERS, Checkpoints
+from paceline.engine.checkpoint_folder import Captured
 from paceline.engine.clock import EVALUATE, START, Clock
 from paceline.engine.evaluate import evaluate, scored_ids
 from paceline.engine.header import header
 from paceline.engine.heartbeat import Heartbeat
-from paceline.engine.job import Job
+from paceline.engine.job import Job, reads_shards
 from paceline.engine.loop import Training
 from paceline.engine.optimizer import unused_parameters
 from paceline.engine.out_of_memory import memory_explained
@@ -26,6 +29,7 @@ from paceline.models.summary import layer_table
 from paceline.parallel.device import cores
 from paceline.parallel.replicas import check_replicas, describe_mismatches, save_mismatches
 from paceline.parallel.team import Team
+from paceline.records.attempt import fenced
 from paceline.records.entries import EvalRecord, Note, RunResult, State
 from paceline.records.folder import RunFolder
 from paceline.records.phases import RankFacts
@@ -42,16 +46,16 @@ class Run:
         self.team = team
         self.folder = folder
         self.clock = clock
-        self.recorder = Recorder(job.plan, progress, team, clock=clock)
-        self.checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep)
+        self.recorder = Recorder(job.plan, progress, team, scoring=job.scoring, clock=clock)
+        self.checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep, fence=partial(fenced, folder))
         self.heartbeat = Heartbeat(folder, team.world, progress, clock)
-        self.background = BackgroundSaver(self.checkpoints) if job.config.save_async else None
+        self.background = self.background_saver() if job.config.save_async else None
         self.names_unused = True
         """Whether unused parameters are still to be named: at the first save, after some steps."""
 
     def execute(self, stop: StopRequest, notes: list[Note], *, show_table: bool) -> RunResult:
         """Train, test and return the result. Collective."""
-        with self.heartbeat.beating(), self.recorder.attached(self.trackers(), self.info()):
+        with self.heartbeat.beating(stop), self.recorder.attached(self.trackers(), self.info()):
             self.introduce(notes, show_table=show_table)
             self.recorder.put(self.rank_facts())
             state = self.train(stop)
@@ -93,12 +97,19 @@ class Run:
         self.job.average_buffers(self.team)
         self.check_replicas(averaged=True)
         self.name_unused()
-        state = self.job.capture(self.progress)
-        if self.team.is_lead:
-            saver = self.checkpoints if self.background is None else self.background
-            step, best_step = self.progress.step, self.progress.best_step or None
-            saver.save(state, step=step, world_size=self.team.world.size, best_step=step if is_best else best_step)
+        captured = Captured.of(self.job.capture(self.progress))
+        step, best_step = self.progress.step, self.progress.best_step or None
+        facts = {"step": step, "best_step": step if is_best else best_step}
+        if self.background is None:
+            self.checkpoints.save(captured, self.team, **facts)
+        else:
+            self.background.save(captured, **facts)
         self.heartbeat.note(State.TRAINING)
+
+    def background_saver(self) -> BackgroundSaver:
+        """Return what saves in the background; ranks that write shards connect once more for it. Collective."""
+        shares = self.job.choice.mode == "fsdp"
+        return BackgroundSaver(self.checkpoints, self.team.for_thread() if shares else self.team)
 
     def name_unused(self) -> None:
         """Name the parameters that have had no gradient so far, once."""
@@ -128,19 +139,20 @@ class Run:
             )
 
     def load_best(self) -> int:
-        """Load the model of the best checkpoint, and return its step. Collective.
+        """Load the model of the best checkpoint, and return its step. Collective."""
+        checkpoints, team = self.checkpoints, self.team
+        if reads_shards(self.job, checkpoints, team):
+            state = checkpoints.load(team.from_lead(checkpoints.named("best")), team)
+            return self.job.restore_evaluated(state, NO_OTHERS).step
+        state = checkpoints.load(checkpoints.named("best"), NO_OTHERS) if team.is_lead else {}
+        return self.job.restore_evaluated(describe_state(state, team), team).step
 
-        Only the lead needs to see its file.
-        """
-        state = load_checkpoint(self.checkpoints.named("best"), mapped=True) if self.team.is_lead else {}
-        return self.job.restore_evaluated(broadcast_state(state, self.team), self.team).step
-
-    def test(self) -> tuple[Score, int]:
+    def test(self) -> tuple[Scores, int]:
         """Score the best checkpoint on the test samples, and return the score and its step. Collective."""
         step = self.load_best()
         start = self.clock.seconds
         split = self.job.splits.test
-        score = evaluate(self.job, self.team, split, scored_ids(self.job.plan, split))
+        score = evaluate(self.job, self.team, split, scored_ids(self.job, split))
         self.clock.end_phase(EVALUATE)
         record = EvalRecord(
             step=step,
@@ -185,7 +197,7 @@ class Run:
             first_step=self.progress.step,
         )
 
-    def result(self, state: State, test: tuple[Score, int] | None, stop: StopRequest) -> RunResult:
+    def result(self, state: State, test: tuple[Scores, int] | None, stop: StopRequest) -> RunResult:
         """Return the result of the run. Collective: every rank must call it."""
         unreadable = self.job.unreadable(self.team)
         return RunResult(

@@ -126,7 +126,7 @@ def find_pauses(run: RunNumbers) -> Iterator[RunBottleneck]:
             )
         sentence = f"checkpoints take {duration(saving)} of {duration(run.seconds)}"
         yield RunBottleneck(kind="checkpoint", share=share, sentence=sentence, suggestions=tuple(suggestions))
-    evaluating = sum(interval.phases["evaluate"] for interval in run.split.intervals)
+    evaluating = run.split.evaluating
     share = evaluating / run.seconds
     if share >= LEAST:
         suggestions = [

@@ -30,18 +30,17 @@ def explanation_values(split: TimeSplit, bottlenecks: Sequence[RunBottleneck]) -
     """Return the explanation as plain values for JSON."""
     return {
         "seconds": {phase: values.round(6).tolist() for phase, values in split.total.phases.items()},
-        "findings": [_values(bottleneck) for bottleneck in bottlenecks],
+        "bottlenecks": [_values(bottleneck) for bottleneck in bottlenecks],
     }
 
 
 def _values(bottleneck: RunBottleneck) -> dict[str, Any]:
-    """Return a bottleneck under the keys of the JSON output, which are older than the names here."""
-    suggestions = [{"words": one.action, "gain": one.gain, "why": one.why} for one in bottleneck.suggestions]
+    suggestions = [{"action": one.action, "gain": one.gain, "why": one.why} for one in bottleneck.suggestions]
     return {
-        "cause": bottleneck.kind,
+        "kind": bottleneck.kind,
         "share": bottleneck.share,
         "sentence": bottleneck.sentence,
-        "remedies": suggestions,
+        "suggestions": suggestions,
     }
 
 

@@ -10,6 +10,8 @@ from paceline.records.phases import PHASES, STEP_PHASES, PhaseRecord, RankFacts
 
 Ranks = NDArray[np.float64]
 """One number per rank."""
+NUMBERS_PENDING = 512
+"""Ranks × records that are added together."""
 REMAINDER = "remainder"
 """Time outside all phases."""
 
@@ -39,16 +41,6 @@ class PhaseTotals:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IntervalMeans:
-    """One interval as means over the ranks, for curves."""
-
-    step: int
-    steps: int
-    seconds: float
-    phases: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSplit:
     """The time of one start of a run, from the start of its first rank to the last record."""
 
@@ -56,7 +48,8 @@ class TimeSplit:
     total: PhaseTotals
     steady_state: PhaseTotals
     """Without the first interval (warm-up), and without the time after the last step."""
-    intervals: tuple[IntervalMeans, ...]
+    evaluating: float
+    """Seconds of evaluation between steps, the mean over the ranks."""
 
     @property
     def world_size(self) -> int:
@@ -70,13 +63,13 @@ def split_time(records: Iterable[RankFacts | PhaseRecord]) -> TimeSplit | None:
     for record in records:
         if isinstance(record, RankFacts):
             earlier, found = found, _Collected(record)
-            if earlier is not None and earlier.total.count:
-                found.earlier = earlier
+            if earlier is not None:
+                found.earlier = earlier if earlier.count else earlier.earlier
         elif found is not None and len(record.seconds) == len(found.facts.hosts):
             found.add(record)
-    if found is not None and not found.total.count and found.earlier is not None:
+    if found is not None and not found.count and found.earlier is not None:
         found = found.earlier
-    return None if found is None or not found.total.count else found.split()
+    return None if found is None or not found.count else found.split()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,14 +79,25 @@ class _Adder:
     table: NDArray[np.float64]
     steps: int = 0
     count: int = 0
+    pending: list[list[list[float]]] = field(default_factory=list)
+    """Records that are not in the table yet: adding arrays one by one would take most of the time."""
 
     def add(self, record: PhaseRecord) -> None:
+        phases = record.phases
         rows = [record.seconds, record.cpu, record.cpu_wait, record.last]
-        self.table += np.array([*rows, *(record.phases[phase] for phase in PHASES)])
+        self.pending.append([*rows, *[phases[phase] for phase in PHASES]])
         self.steps += record.steps
         self.count += 1
+        if len(self.pending) * self.table.shape[1] >= NUMBERS_PENDING:
+            self.fold()
+
+    def fold(self) -> None:
+        if self.pending:
+            self.table += np.array(self.pending).sum(axis=0)
+            self.pending.clear()
 
     def sums(self) -> PhaseTotals:
+        self.fold()
         seconds, cpu, cpu_wait, last = self.table[:4]
         phases: dict[str, Ranks] = dict(zip(PHASES, self.table[4:], strict=True))
         phases[REMAINDER] = seconds - self.table[4:].sum(axis=0)
@@ -106,28 +110,37 @@ class _Collected:
 
     facts: RankFacts
     earlier: "_Collected | None" = None
-    total: _Adder = field(init=False)
     steady_state: _Adder = field(init=False)
-    intervals: list[IntervalMeans] = field(default_factory=list)
+    first: _Adder = field(init=False)
+    end: _Adder = field(init=False)
 
     def __post_init__(self) -> None:
         shape = 4 + len(PHASES), len(self.facts.hosts)
-        self.total, self.steady_state = (_Adder(table=np.zeros(shape)) for _ in range(2))
+        self.first, self.steady_state, self.end = (_Adder(table=np.zeros(shape)) for _ in range(3))
 
     def add(self, record: PhaseRecord) -> None:
-        self.total.add(record)
-        if record.steps:
-            if self.intervals:
-                self.steady_state.add(record)
-            means = {phase: float(np.mean(record.phases[phase])) for phase in PHASES}
-            seconds = float(np.mean(record.seconds))
-            self.intervals.append(IntervalMeans(step=record.step, steps=record.steps, seconds=seconds, phases=means))
+        kind = self.end if not record.steps else self.steady_state if self.first.count else self.first
+        kind.add(record)
+
+    @property
+    def count(self) -> int:
+        return self.first.count + self.steady_state.count + self.end.count
 
     def split(self) -> TimeSplit:
-        steady = self.steady_state if self.steady_state.count else self.total  # there is only one interval
+        total = _joined(self.first, self.steady_state, self.end)
+        steady = self.steady_state if self.steady_state.count else total  # there is only one interval
+        between = _joined(self.first, self.steady_state).sums()
         return TimeSplit(
             facts=self.facts,
-            total=self.total.sums(),
+            total=total.sums(),
             steady_state=steady.sums(),
-            intervals=tuple(self.intervals),
+            evaluating=float(between.phases["evaluate"].mean()),
         )
+
+
+def _joined(*adders: _Adder) -> _Adder:
+    """Return the sums of several adders as one."""
+    for adder in adders:
+        adder.fold()
+    steps, count = (sum(numbers) for numbers in zip(*((adder.steps, adder.count) for adder in adders), strict=True))
+    return _Adder(table=sum((adder.table for adder in adders[1:]), start=adders[0].table), steps=steps, count=count)

@@ -1,9 +1,7 @@
 """torchrun as a child process: it stops when the launcher goes, and connects the nodes before it starts ranks."""
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,13 +10,13 @@ from typing import Any
 
 from paceline.core.errors import RanksError
 from paceline.core.limits import raise_open_files
+from paceline.core.processes import end_with_parent
 from paceline.launching.outcomes import report_failure
-
-PR_SET_PDEATHSIG = 1
+from paceline.launching.reaper import become_reaper
 
 
 class Agent:
-    """A torchrun process and its output."""
+    """torchrun below its reaper, and its output."""
 
     def __init__(
         self,
@@ -49,17 +47,11 @@ class Agent:
         return self._log.read().decode(errors="replace")
 
 
-def stop_with_parent() -> None:
-    """Ask the kernel to send this process SIGTERM when its parent exits for any reason."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def main() -> None:
-    """Connect the nodes, then run torchrun in this process."""
-    stop_with_parent()
+    """Become a reaper; in its child, connect the nodes, then run torchrun."""
     launcher, nodes = int(sys.argv[1]), json.loads(sys.argv[2])
-    if os.getppid() != launcher:  # it exited before the line above could take effect
-        sys.exit(128 + signal.SIGTERM)
+    end_with_parent(parent=launcher)
+    become_reaper()
     from torch.distributed import run  # noqa: PLC0415 - the launcher itself never imports torch
 
     store = None if nodes is None else _connect_nodes(nodes)

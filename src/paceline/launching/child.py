@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.core.load import PREFIX
-from paceline.launching.local import SECONDS_TO_STOP
+from paceline.launching.reaper import SECONDS_TO_STOP
 
 SECONDS_TO_REACT = 5
 STOP_WITH_PARENT = """
 import runpy
-from paceline.launching.agent import stop_with_parent
-stop_with_parent()
+from paceline.core.processes import end_with_parent
+end_with_parent()
 runpy.run_module("paceline", run_name="__main__", alter_sys=True)
 """
 """The child requests SIGTERM itself: between fork and exec, Python code may hang if there are threads."""

@@ -11,6 +11,8 @@ from paceline.core.errors import ExitCode
 from paceline.core.messages import say
 from paceline.launching.outcomes import Report
 
+ENDED_BY_SIGNAL = re.compile(r"rank\s*:\s*(\d+) \(local_rank[^)]*\)\s*exitcode\s*:\s*-(\d+) \(pid: (\d+)\)")
+
 
 def conclude(
     code: int, reports: list[Report], log: str, *, stopped_by: int | None = None, waiting: str = "starting the ranks"
@@ -34,7 +36,7 @@ def conclude(
     if stopped_by is not None and not failures:
         say("stopped before the ranks could save a checkpoint")
         return 128 + stopped_by
-    killed = _killed_first(log)
+    killed = _killed_first(log, failures)
     if killed is not None:  # a killed rank leaves no report: the failures of other ranks followed from it
         say(killed)
         _print_consequences(failures)
@@ -66,14 +68,17 @@ def _first_line(report: Report) -> str:
     return report.message.splitlines()[0][:200]
 
 
-def _killed_first(log: str) -> str | None:
-    """Return a sentence about the rank that a signal killed before any other failed, from torchrun's summary."""
-    root_cause = log.partition("Root Cause (first observed failure)")[2]
-    found = re.search(r"rank\s*:\s*(\d+) \(local_rank.*?exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", root_cause, re.DOTALL)
-    if found is None or int(found[2]) == signal.SIGTERM:
-        return None
-    rank, number, pid = found[1], int(found[2]), found[3]
-    return f"rank {rank} on {socket.gethostname()} (process {pid}) {_killed_by(number)}"
+def _killed_first(log: str, failures: list[Report]) -> str | None:
+    """Return a sentence about the rank that a signal killed before any other failed, from torchrun's summary.
+
+    If torchrun sees two ranks ended at once, it may take the one that lost its connection for the first.
+    """
+    others, _, root_cause = log.partition("Root Cause (first observed failure)")
+    may_be_first = root_cause if any(not report.follows for report in failures) else root_cause + others
+    for rank, number, pid in ENDED_BY_SIGNAL.findall(may_be_first):
+        if int(number) != signal.SIGTERM:
+            return f"rank {rank} on {socket.gethostname()} (process {pid}) {_killed_by(int(number))}"
+    return None
 
 
 def _killed_by(number: int) -> str:

@@ -27,7 +27,7 @@ def launch(
     node_rank: int | None = None,
     rendezvous: str | None = None,
     max_restarts: int | None = None,
-    timeout: float = 600.0,
+    timeout: float = 300.0,
     resume: Path | str | None = None,
 ) -> RunResult:
     """Train with several ranks and return their result; from a script or a notebook.

@@ -28,7 +28,7 @@ class LaunchPlan:
     node_rank: int | None = None
     rendezvous: str | None = None
     max_restarts: int = 0
-    timeout: float = 600.0
+    timeout: float = 300.0
     threads: int
     """CPU threads per rank."""
 

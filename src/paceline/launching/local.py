@@ -20,17 +20,18 @@ import psutil
 from paceline.core.errors import RanksError, StoppedError
 from paceline.core.limits import need_open_files
 from paceline.core.messages import say, say_if_slow
+from paceline.core.processes import end_with_parent
 from paceline.core.stopping import handled_by, interruptible
-from paceline.launching.agent import Agent, stop_with_parent
+from paceline.launching.agent import Agent
 from paceline.launching.failures import conclude
 from paceline.launching.launch_plan import LaunchPlan
 from paceline.launching.outcomes import REPORTS_VARIABLE, read_reports
+from paceline.launching.reaper import SECONDS_TO_END, SECONDS_TO_STOP, end_descendants, send
+from paceline.launching.stopped import StoppedProcesses
 from paceline.parallel.ports import wait_for_listener
 
 STDERR = "_PACELINE_STDERR"
-SECONDS_TO_STOP = 45
 SECONDS_TO_FAIL = 5
-SECONDS_TO_END = 5.0
 
 
 def run_ranks(plan: LaunchPlan, args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -56,7 +57,7 @@ def _run(plan: LaunchPlan, args: Sequence[str], environ: Mapping[str, str]) -> i
             # that store needs no second port, which another program could take first.
             ours["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         args = plan.torchrun_args(args, folder)
-        watch = _Watch(folder, max_restarts=plan.max_restarts)
+        watch = _Watch(folder, max_restarts=plan.max_restarts, timeout=plan.timeout)
         with watch.over_ranks():  # signals are handled before torchrun starts, so none of them can leave it behind
             agent = Agent(args, dict(environ) | ours, nodes=plan.nodes, stdout=place.stdout)
             code = watch.wait(agent.process)
@@ -68,16 +69,16 @@ def _run(plan: LaunchPlan, args: Sequence[str], environ: Mapping[str, str]) -> i
 class _Watch:
     """Waits for torchrun and forwards signals: the first one asks to stop, a second Ctrl-C kills."""
 
-    def __init__(self, reports: Path, *, max_restarts: int) -> None:
+    def __init__(self, reports: Path, *, max_restarts: int, timeout: float) -> None:
         self._agent: subprocess.Popen[bytes] | None = None
         self._reports = reports
         self._max_restarts = max_restarts
+        self._stopped = StoppedProcesses(timeout)
         self.first_signal: int | None = None
         self.stopped_early = False
         """Whether the first signal arrived before torchrun had started a rank."""
         self._stopping_since: float | None = None
         self._failing_since: float | None = None
-        self._started: set[psutil.Process] = set()
 
     @contextmanager
     def over_ranks(self) -> Iterator[None]:
@@ -95,27 +96,24 @@ class _Watch:
         self._agent = agent
         if self.first_signal is not None:  # it arrived while torchrun was being started
             agent.terminate()
-        turn = 0
         while True:
             try:
                 return agent.wait(timeout=0.5)
             except subprocess.TimeoutExpired:
-                turn += 1
-                if turn % 10 == 0:  # it reads all of /proc, while the ranks need every core
-                    self._remember()
                 self._give_up_if_late()
+                self._stopped.end_below(agent.pid)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        self._remember()
-        if number == signal.SIGUSR1 and self._started:  # it would kill torchrun; its ranks save and stop
-            for process in self._started:
-                _send(process, signal.SIGUSR1)
+        ranks = self._ranks()
+        if number == signal.SIGUSR1 and ranks:  # it would kill torchrun; its ranks save and stop
+            for process in ranks:
+                send(process, signal.SIGUSR1)
             return
         if self._stopping_since is not None and number == signal.SIGINT:
             self._end_all()
             return
         if self.first_signal is None:
-            self.first_signal, self.stopped_early = number, not self._started
+            self.first_signal, self.stopped_early = number, not ranks
         self._stopping_since = self._stopping_since or time.monotonic()
         if self._agent is not None:
             self._agent.terminate()
@@ -131,29 +129,20 @@ class _Watch:
         if late_stop or late_failure:
             self._end_all()
 
-    def _remember(self) -> None:
-        """Keep track of every process that torchrun started: each is a session leader."""
+    def _ranks(self) -> list[psutil.Process]:
+        """Return the processes that torchrun, the child of our child, has started."""
         if self._agent is None:
-            return
+            return []
         try:
-            self._started.update(psutil.Process(self._agent.pid).children(recursive=True))
+            return [rank for torchrun in psutil.Process(self._agent.pid).children() for rank in torchrun.children()]
         except psutil.NoSuchProcess:
-            return
+            return []
 
     def _end_all(self) -> None:
         """Kill every remaining process of this launch, including stopped and hanging ones."""
-        self._remember()
-        for process in self._started:
-            _send(process, signal.SIGKILL)
         if self._agent is not None and self._agent.poll() is None:
+            end_descendants(self._agent.pid)
             self._agent.kill()
-
-
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    try:
-        process.send_signal(number)
-    except psutil.NoSuchProcess:
-        return
 
 
 def check_rendezvous(plan: LaunchPlan) -> None:
@@ -193,7 +182,7 @@ def _refuse_taken(port: int) -> None:
 
 def become_rank(environ: Mapping[str, str]) -> None:
     """Set up this process as a rank of a launcher: exit when torchrun exits, and print where the launcher prints."""
-    stop_with_parent()
+    end_with_parent()
     try:
         handle = os.open(environ[STDERR], os.O_WRONLY | os.O_APPEND)
     except (KeyError, OSError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ExitCode, LostRankError, PacelineError
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.parallel.detect import torchrun_rank
 from paceline.records.entries import RunResult, State
 from paceline.records.writer import replacing, write_json
@@ -98,5 +98,5 @@ def write_result(path: Path, result: RunResult) -> None:
 def read_result(path: Path) -> RunResult:
     """Read the result that the lead wrote."""
     values = json.loads(path.read_text(encoding="utf-8"))
-    scores = {key: None if values[key] is None else Score(**values[key]) for key in ("best", "test")}
+    scores = {key: None if values[key] is None else Scores.from_dict(values[key]) for key in ("best", "test")}
     return RunResult(**(values | scores | {"folder": Path(values["folder"]), "state": State(values["state"])}))

@@ -16,7 +16,7 @@ NUM_IMAGES = 2
 
 def check_model(model: nn.Module, *, num_classes: int, image_shape: ImageShape, name: str) -> None:
     """Raise ModelError unless the model returns one row of `num_classes` scores per image; change nothing in it."""
-    _check_parameters(model, name)
+    require_parameters(model, name)
     try:
         scores = trial_forward(model, NUM_IMAGES, image_shape)
     except Exception as cause:
@@ -33,7 +33,8 @@ def check_model(model: nn.Module, *, num_classes: int, image_shape: ImageShape, 
     _check_shape(tuple(scores.shape), num_classes, name)
 
 
-def _check_parameters(model: nn.Module, name: str) -> None:
+def require_parameters(model: nn.Module, name: str) -> None:
+    """Raise ModelError unless the model has parameters, each with a shape."""
     parameters = dict(model.named_parameters())
     if not parameters:
         raise ModelError(f"{name} has no parameters, so there is nothing to train", hint="return a model with layers")
@@ -64,11 +65,22 @@ def trial_forward(model: nn.Module, num_images: int, image_shape: ImageShape) ->
 
     Training flags, buffers and random generators are restored.
     """
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    images = torch.zeros(num_images, *image_shape, device=device)
-    cuda_devices = [device] if device.type == "cuda" else []
-    with _keep_flags(model), _keep_buffers(model), torch.random.fork_rng(cuda_devices), torch.no_grad():
+    images = torch.zeros(num_images, *image_shape, device=_device(model))
+    with unchanged(model), torch.no_grad():
         return model.eval()(images)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Restore training flags, buffers and random generators after a trial."""
+    device = _device(model)
+    cuda_devices = [device] if device.type == "cuda" else []
+    with _keep_flags(model), _keep_buffers(model), torch.random.fork_rng(cuda_devices):
+        yield
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager

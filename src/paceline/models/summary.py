@@ -1,13 +1,11 @@
 """What a model consists of: its parameters as a table, its floating-point operations, and the cost of each layer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-
-from paceline.models.check import trial_forward
-from paceline.models.family import ImageShape
 
 HEADER = ("Layer.Parameter", "Shape", "Param#")
 GAP = "    "
@@ -33,24 +31,38 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
     return "".join(GAP + cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
-def forward_flops(model: nn.Module, image_shape: ImageShape) -> int:
-    """Return the floating-point operations of one image: convolutions and matrix products, nothing else.
+def example_input(facts: Mapping[str, Any]) -> Tensor:
+    """Return one sample of data with these facts: a black image, or a sequence of tokens."""
+    if "context" in facts:
+        return torch.zeros(1, facts["context"], dtype=torch.long)
+    return torch.zeros(1, *facts["image_shape"])
+
+
+@torch.no_grad()
+def _try(model: nn.Module, facts: Mapping[str, Any]) -> None:
+    was_training = model.training
+    model.eval()(example_input(facts).to(next(model.parameters()).device))
+    model.train(was_training)
+
+
+def forward_flops(model: nn.Module, facts: Mapping[str, Any]) -> int:
+    """Return the floating-point operations of one sample: convolutions and matrix products, nothing else.
 
     A multiplication and its addition are two operations. A model on the meta device is counted without computing.
     """
     with FlopCounterMode(display=False) as counter:
-        trial_forward(model, 1, image_shape)
+        _try(model, facts)
     return counter.get_total_flops()
 
 
-def layer_costs(model: nn.Module, image_shape: ImageShape) -> list[tuple[int, int]]:
-    """Return parameters and multiply-accumulates per image of each layer with parameters, in execution order."""
+def layer_costs(model: nn.Module, facts: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Return parameters and multiply-accumulates per sample of each layer with parameters, in execution order."""
     costs: list[tuple[int, int]] = []
 
     def note(module: nn.Module, _inputs: tuple, output: Tensor) -> None:
         parameters = sum(parameter.numel() for parameter in module.parameters(recurse=False))
         weight: Any = getattr(module, "weight", None)
-        is_matrix = isinstance(weight, Tensor) and weight.dim() > 1 and isinstance(output, Tensor)
+        is_matrix = isinstance(weight, Tensor) and weight.dim() > 1 and not isinstance(module, nn.Embedding)
         costs.append((parameters, output.numel() * weight.numel() // weight.shape[0] if is_matrix else 0))
 
     hooks = [
@@ -58,8 +70,7 @@ def layer_costs(model: nn.Module, image_shape: ImageShape) -> list[tuple[int, in
         for module in model.modules()
         if any(True for _ in module.parameters(recurse=False))
     ]
-    with torch.no_grad():
-        trial_forward(model, 1, image_shape)
+    _try(model, facts)
     for hook in hooks:
         hook.remove()
     return costs

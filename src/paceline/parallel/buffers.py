@@ -1,6 +1,6 @@
 """Buffers over ranks: averaging them, and the context of a step that does so shard by shard."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
@@ -122,10 +122,21 @@ class GhostStep:
 @contextmanager
 def without_statistics(model: nn.Module) -> Iterator[None]:
     """Run a forward pass of weight 0: synchronised statistics leave its samples out, other buffers are restored."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    synchronised = any(isinstance(module, SyncBatchNorm) for module in model.modules())
-    with muted(model):
+    if any(isinstance(module, SyncBatchNorm) for module in model.modules()):
+        with muted(model):
+            yield
+        return
+    own = {module: dict(module.named_buffers(recurse=False)) for module in model.modules()}
+    copies = {id(buffer): buffer.clone() for buffers in own.values() for buffer in buffers.values()}
+    _set_buffers({module: {name: copies[id(buffer)] for name, buffer in own[module].items()} for module in own})
+    try:
         yield
-    if not synchronised:
-        for buffer, value in before:
-            buffer.copy_(value)
+    finally:
+        # not restored by copying: the backward pass refuses buffers that were written to since the forward pass
+        _set_buffers(own)
+
+
+def _set_buffers(buffers: Mapping[nn.Module, Mapping[str, Tensor]]) -> None:
+    for module, own in buffers.items():
+        for name, buffer in own.items():
+            setattr(module, name, buffer)

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from paceline.core.errors import LostRankError, RanksError
+from paceline.core.limits import seconds_between_beats
 from paceline.core.units import ranks_text
 from paceline.core.world import World
+from paceline.parallel.stacks import describe_stacks
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import is_alive, read_rank
@@ -25,9 +27,9 @@ CLOSED = re.compile(
 FROM_TORCH = re.compile(r"gloo|nccl|c10d|tcpstore", re.IGNORECASE)
 PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:\d+")
 TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
-SECONDS_TO_LOOK = 3.0
-"""Longer than the interval between two heartbeats: a rank that writes none in this time is dead."""
-SECONDS_UNTIL_SILENT = 5.0
+BEATS_TO_LOOK = 3
+"""Heartbeats to wait for: a rank that writes none in this time is dead."""
+BEATS_UNTIL_SILENT = 5
 RankFiles = Mapping[int, dict[str, Any]]
 
 
@@ -66,8 +68,9 @@ def lost_rank_named(folder: RunFolder, world: World, timeout: float) -> Iterator
         if world.size == 1 or not TIMED_OUT.search(str(problem)):
             raise
         files = {rank: read_rank(folder.rank(rank)) for rank in range(world.size)}
+        roll_call = f"no answer within {timeout:g} s: {describe_ranks(files, now=time.time())}"
         raise RanksError(
-            f"no answer within {timeout:g} s: {describe_ranks(files, now=time.time())}",
+            "\n  ".join([roll_call, *describe_stacks(folder, files, world.host)]),
             hint=f"see {folder.rank(0).parent}; to wait longer, raise --timeout; to continue the run: --resume",
         ) from problem
 
@@ -78,7 +81,7 @@ def describe_ranks(files: Mapping[int, Mapping[str, Any] | None], *, now: float)
     for rank, file in files.items():
         if file is None:
             groups["never started"].append(rank)
-        elif now - file["time"] > SECONDS_UNTIL_SILENT:
+        elif now - file["time"] > BEATS_UNTIL_SILENT * seconds_between_beats(len(files)):
             groups[f"silent since step {file['step'] + 1}"].append(rank)
         else:
             doing = file["doing"] if file["doing"].startswith("waiting") else f"in {file['doing']}"
@@ -90,7 +93,7 @@ def describe_ranks(files: Mapping[int, Mapping[str, Any] | None], *, now: float)
 def explain_loss(problem: RuntimeError, folder: RunFolder, world: World) -> LostRankError:
     """Return the error that names the first failed rank and its error, as far as the state files contain them."""
     first = files = _read(folder, world)
-    deadline = time.monotonic() + SECONDS_TO_LOOK
+    deadline = time.monotonic() + BEATS_TO_LOOK * seconds_between_beats(world.size)
     while (cause := _first_cause(files)) is None and time.monotonic() < deadline:
         time.sleep(0.1)
         files = _read(folder, world)

@@ -4,12 +4,11 @@ import contextlib
 import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.core.config import Config
@@ -19,8 +18,12 @@ from paceline.core.world import World
 from paceline.parallel.batchnorm import synchronise_batch_norm
 from paceline.parallel.data_parallel import data_parallel
 from paceline.parallel.ddp_hooks import BucketTimer, comm_hook
+from paceline.parallel.sharded import has_sharded_parameters
 from paceline.parallel.team import Team
 from paceline.parallel.threads import ThreadedParallel
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 Mode = Literal["single", "dp", "ddp", "fsdp"]
 
@@ -67,6 +70,17 @@ def refuse_unfit(config: Config, choice: ModeChoice) -> None:
             "--batch-norm ghost is not supported with --mode fsdp unless the run is bitwise",
             hint="use --exact bitwise, --mode ddp, or --batch-norm sync",
         )
+    if choice.mode == "fsdp" and config.balance:
+        raise ConfigError(
+            "--balance is not supported with --mode fsdp: every rank takes part in every micro-batch",
+            hint="use --mode ddp, or drop --balance",
+        )
+    if choice.mode == "dp" and config.checkpoint_activations:
+        raise ConfigError(
+            "--checkpoint-activations is not supported with --mode dp: devices draw random numbers from one generator, "
+            "so dropout would compute other activations in the backward pass",
+            hint="use --mode ddp, or drop --checkpoint-activations",
+        )
     if choice.mode != "ddp" and config.compress != "none":
         raise ConfigError(
             f"--compress {config.compress} applies to ddp only, but the mode is {choice}",
@@ -104,7 +118,7 @@ def wrap_model(
 
 def averages_gradients(module: nn.Module) -> bool:
     """Tell whether the module averages gradients over the ranks, rather than summing them over the batch."""
-    return isinstance(_uncompiled(module), DistributedDataParallel | FSDPModule)
+    return isinstance(_uncompiled(module), DistributedDataParallel) or has_sharded_parameters(_uncompiled(module))
 
 
 def without_grad_sync(module: nn.Module) -> AbstractContextManager[Any]:
@@ -112,7 +126,7 @@ def without_grad_sync(module: nn.Module) -> AbstractContextManager[Any]:
     module = _uncompiled(module)
     if isinstance(module, DistributedDataParallel):
         return module.no_sync()
-    return _unsynchronised(module) if isinstance(module, FSDPModule) else contextlib.nullcontext()
+    return _unsynchronised(module) if has_sharded_parameters(module) else contextlib.nullcontext()
 
 
 def shard_parameters(model: nn.Module, team: Team) -> None:
@@ -120,8 +134,11 @@ def shard_parameters(model: nn.Module, team: Team) -> None:
 
     Shards are rows of contiguous parameters. A convolution with channels-last weights still computes in that format.
     """
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - see parallel/sharded.py
+
     for module in model.modules():
-        if isinstance(module, nn.Conv2d) and not module.weight.is_contiguous():
+        # By strides: with one input channel weights are contiguous in both formats, and strides choose the kernel.
+        if isinstance(module, nn.Conv2d) and module.weight.stride() != torch.empty(module.weight.shape).stride():
             _convolve_channels_last(module)
     types = {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}
     if len(types) > 1:
@@ -135,7 +152,7 @@ def shard_parameters(model: nn.Module, team: Team) -> None:
                 f"{name} is a scalar, which --mode fsdp cannot shard",
                 hint="use --mode ddp, or make it a tensor of one element",
             )
-        parameter.data = parameter.data.contiguous()
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
     fully_shard(model, mesh=init_device_mesh(team.device.type, (team.world.size,)))
 
 
@@ -144,7 +161,7 @@ def _convolve_channels_last(module: nn.Conv2d) -> None:
     convolve = module._conv_forward  # noqa: SLF001 - a hook of torch for those who change the weights
 
     def converted(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002 - torch's name
-        return convolve(input, weight.contiguous(memory_format=torch.channels_last), bias)
+        return convolve(input, weight.to(memory_format=torch.channels_last), bias)
 
     module._conv_forward = converted  # noqa: SLF001
 
@@ -160,7 +177,7 @@ def _uncompiled(module: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _unsynchronised(module: FSDPModule) -> Any:
+def _unsynchronised(module: "FSDPModule") -> Any:
     module.set_requires_gradient_sync(False)
     try:
         yield

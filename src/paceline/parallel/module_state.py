@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.errors import ModelError
-from paceline.parallel.exact.fixed_point import aligned
+from paceline.parallel.exact.fixed_point import whole_blocks
 
 Place = tuple[nn.Module, str]
 """A module and the name of a buffer or parameter of it."""
@@ -44,7 +44,7 @@ class ModuleState:
         self._shapes = [example.shape for example in examples]
         self._counting = [index for index, each in enumerate(examples) if not each.is_floating_point()]
         self._exact = [example.clone() for example in examples[: self._num_known]]
-        self.size = sum(aligned(shape.numel()) for shape in self._shapes)
+        self.size = sum(whole_blocks(shape.numel()) for shape in self._shapes)
         """Number of elements of all tensors, each rounded up to whole blocks."""
         device = next(model.parameters()).device
         self._before, self._now = (torch.zeros(self.size, dtype=torch.double, device=device) for _ in range(2))
@@ -108,7 +108,7 @@ class ModuleState:
         return current_values(self._places[: self._num_known])
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        parts = flat.split([aligned(shape.numel()) for shape in self._shapes])
+        parts = flat.split([whole_blocks(shape.numel()) for shape in self._shapes])
         return [part[: shape.numel()].view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from paceline.core.errors import ModelError
 from paceline.parallel.module_state import ModuleState, Place, Snapshot, weights_changed
-from paceline.parallel.replicas import tensor_hash
+from paceline.parallel.replicas import short_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ def find_changing_state(model: nn.Module, compute: Callable[[int], None], *, nam
     seen, gradients, late = [], [], {}
     for shard in (1, 0, 1):
         compute(shard)
-        gradients.append({each: tensor_hash(p.grad) for each, p in model.named_parameters() if p.grad is not None})
+        gradients.append({each: short_hash(p.grad) for each, p in model.named_parameters() if p.grad is not None})
         seen.append(list(_attributes(model)))
         late |= {place: getattr(*place) for place in before.empty if getattr(*place) is not None}
-        changed = [place for place, value in frozen.items() if tensor_hash(getattr(*place)) != tensor_hash(value)]
+        changed = [place for place, value in frozen.items() if short_hash(getattr(*place)) != short_hash(value)]
         model.zero_grad(set_to_none=True)
         before.restore()
         for place in changed:
@@ -71,7 +71,7 @@ def _parameter_places(model: nn.Module, *, trained: bool) -> Iterator[Place]:
 
 
 def _hashes(model: nn.Module, *, trained: bool) -> dict[str, int]:
-    return {name: tensor_hash(p) for name, p in model.named_parameters() if p.requires_grad == trained}
+    return {name: short_hash(p) for name, p in model.named_parameters() if p.requires_grad == trained}
 
 
 def _refuse_changed_weights(before: dict[str, int], after: dict[str, int]) -> None:
@@ -107,7 +107,7 @@ def _attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def _comparable(value: Any, depth: int) -> Any:
     """Return a value that is equal to another one if the two mean the same; unknown objects count by identity."""
     if isinstance(value, Tensor | torch.Generator):
-        return tensor_hash(value if isinstance(value, Tensor) else value.get_state())
+        return short_hash(value if isinstance(value, Tensor) else value.get_state())
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return repr(value)
     if isinstance(value, np.ndarray | np.random.Generator | np.random.RandomState | random.Random):

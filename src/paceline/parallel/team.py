@@ -1,7 +1,10 @@
 """The ranks of a run as one team. A lone rank is a team of one, so callers need no special case."""
 
+import hashlib
 import math
 import os
+import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -24,6 +27,10 @@ from paceline.parallel.network import choose_interface
 from paceline.parallel.rendezvous import open_store, remove_rendezvous_files
 
 T = TypeVar("T")
+MOST_VOTING = 16
+"""The number of ranks up to which a stop is decided within two steps."""
+SECONDS_BETWEEN_VOTES = 0.1
+MOST_STEPS_BETWEEN_VOTES = 64
 
 
 class Team:
@@ -42,6 +49,8 @@ class Team:
         self._control = control
         self._timeout = timeout
         self._vote: tuple[torch.Tensor, dist.Work] | None = None
+        self._steps_between_votes = self._steps_until_vote = 1
+        self._last_vote = time.monotonic()
         self._asked: Callable[[], int | None] | None = None
 
     @property
@@ -85,19 +94,67 @@ class Team:
             self._wait(lambda: dist.barrier(group=self._control))
 
     def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
-        """Like `any`, but with the flags of the previous call, so that no rank waits. Collective."""
+        """Like `any`, but with the flags of an earlier call, so that no rank waits. Collective.
+
+        Up to MOST_VOTING ranks vote in every call. More ranks vote about every SECONDS_BETWEEN_VOTES: each vote also
+        agrees on the number of calls until the next.
+        """
         if self.world.size == 1:
             return flag
-        answer = False
+        self._steps_until_vote -= 1
+        if self._steps_until_vote > 0:
+            return False
+        answer, wanted = False, self._wanted_steps()
         if self._vote is not None:
             vote, work = self._vote
             work.wait()
-            answer = bool(vote.item())
-        vote = torch.tensor([int(flag)])
+            answer, self._steps_between_votes = bool(vote[0].item()), -int(vote[1].item())
+        vote = torch.tensor([int(flag), -wanted])
         work = dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
         assert work is not None
         self._vote = (vote, work)
+        self._steps_until_vote = self._steps_between_votes
         return answer
+
+    def _wanted_steps(self) -> int:
+        """Return the number of steps of this rank's speed between two votes; the smallest number of any rank counts."""
+        now = time.monotonic()
+        seconds, self._last_vote = max(now - self._last_vote, 1e-6), now
+        if self.world.size <= MOST_VOTING:
+            return 1
+        wanted = int(self._steps_between_votes * SECONDS_BETWEEN_VOTES / seconds)
+        return max(1, min(wanted, 2 * self._steps_between_votes, MOST_STEPS_BETWEEN_VOTES))
+
+    def same(self, bits: int) -> bool:
+        """Tell every rank whether all have the same 63 bits: 16 bytes at any world size. Collective."""
+        if self.world.size == 1:
+            return True
+        ends = torch.tensor([bits, -bits])
+        self._wait(lambda: dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=self._control))
+        largest, negated = ends.tolist()
+        return largest == -negated
+
+    def gather_on_lead(self, value: T) -> list[T] | None:
+        """Return the values of all ranks on rank 0, elsewhere None. Collective: every rank must call it."""
+        if self.world.size == 1:
+            return [value]
+        content = pickle.dumps(value)
+        length = torch.tensor([len(content)])
+        self._wait(lambda: dist.all_reduce(length, op=dist.ReduceOp.MAX, group=self._control))
+        own = torch.zeros(int(length.item()), dtype=torch.uint8)
+        own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        found = [torch.empty_like(own) for _ in range(self.world.size)] if self.world.rank == 0 else None
+        self._wait(lambda: dist.gather(own, found, dst=0, group=self._control))
+        return None if found is None else [pickle.loads(each.numpy().tobytes()) for each in found]
+
+    def total(self, value: T, add: Callable[[list[T]], T]) -> T:
+        """Return what `add` makes of the values of all ranks, computed by rank 0. Collective."""
+        found = self.gather_on_lead(value)
+        return self.from_lead(value if found is None else add(found))
+
+    def start_sum(self, numbers: torch.Tensor) -> dist.Work | None:
+        """Start to add numbers over all ranks, in place; None if there is nothing to wait for. Collective."""
+        return None if self.world.size == 1 else dist.all_reduce(numbers, group=self._control, async_op=True)
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in the order of ranks. Collective: every rank must call it."""
@@ -120,6 +177,16 @@ class Team:
         if self.world.size > 1:
             self._wait(lambda: dist.broadcast(tensor, src=0, group=self._control))
 
+    def add(self, tensor: torch.Tensor) -> None:
+        """Add a tensor in main memory to those of all ranks, in place. Collective: every rank must call it."""
+        if self.world.size > 1:
+            self._wait(lambda: dist.all_reduce(tensor, group=self._control))
+
+    def for_thread(self) -> "Team":
+        """Return the same ranks with separate connections, for another thread. Collective."""
+        group: Any = dist.new_group(backend="gloo", timeout=self._timeout) if self.world.size > 1 else None
+        return Team(self.world, self.device, group, self._timeout)
+
     def count_neighbours(self) -> None:
         """Count the ranks that share these cores, which launchers may not set. Collective."""
         everyone = self.gather((self.world.host, cores()))
@@ -127,6 +194,8 @@ class Team:
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Refuse ranks that differ in facts that must be the same. Collective: every rank must call it."""
+        if self.same(_hashed(sorted((name, str(value)) for name, value in facts.items()))):
+            return
         everyone = self.gather(dict(facts))
         for name in dict.fromkeys(name for theirs in everyone for name in theirs):
             values = [theirs.get(name, "not set") for theirs in everyone]
@@ -144,7 +213,7 @@ def joined(
     *,
     device: str = "auto",
     threads: int | None = None,
-    timeout: float = 600.0,
+    timeout: float = 300.0,
     asked: Callable[[], int | None] = lambda: None,
 ) -> Iterator[Team]:
     """Prepare this process as a rank (memory, device, network, threads), and join the others as in `join`.
@@ -163,7 +232,7 @@ def joined(
 
 @contextmanager
 def join(
-    world: World, device: torch.device, *, timeout: float = 600.0, asked: Callable[[], int | None] = lambda: None
+    world: World, device: torch.device, *, timeout: float = 300.0, asked: Callable[[], int | None] = lambda: None
 ) -> Iterator[Team]:
     """Join the other ranks, and leave when the block succeeds; after a failure peers may be stuck, so just exit.
 
@@ -188,6 +257,11 @@ def join(
         team.barrier()
     remove_rendezvous_files(world)
     dist.destroy_process_group()
+
+
+def _hashed(value: object) -> int:
+    """Return 63 bits that depend on the text of a value."""
+    return int.from_bytes(hashlib.sha256(repr(value).encode(), usedforsecurity=False).digest()[:8], "little") >> 1
 
 
 def backend_for(device: torch.device) -> str:

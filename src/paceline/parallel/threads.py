@@ -50,7 +50,7 @@ class ThreadedParallel(nn.Module):
         if len(chunks) == 1:
             return self.module(images)
         for replica in self.replicas[1 : len(chunks)]:
-            follow(replica, self.module)
+            follow_original(replica, self.module)
         call = Call(
             replicas=self.replicas[: len(chunks)],
             run_all=self.run_all,
@@ -78,7 +78,7 @@ class ThreadedParallel(nn.Module):
 
 
 @torch.no_grad()
-def follow(replica: nn.Module, original: nn.Module) -> None:
+def follow_original(replica: nn.Module, original: nn.Module) -> None:
     """Update a replica: parameters share memory, buffers and modes are copied."""
     for ours, theirs in zip(replica.parameters(), original.parameters(), strict=True):
         ours.requires_grad_(theirs.requires_grad)
@@ -101,7 +101,7 @@ class Call:
     autocast_dtype: torch.dtype | None
 
     @contextmanager
-    def surroundings(self, index: int) -> Iterator[None]:
+    def thread_context(self, index: int) -> Iterator[None]:
         """Give a worker thread what only the calling thread has: gradient mode, autocast, and randomness."""
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(self.with_grad))
@@ -114,7 +114,7 @@ class Call:
 
     def forward_one(self, index: int, chunk: Tensor) -> Tensor:
         """Return the output of a replica, with its graph if gradients are wanted."""
-        with self.surroundings(index):
+        with self.thread_context(index):
             output = self.replicas[index](chunk)
         if not isinstance(output, Tensor) or output.dim() == 0:
             kind = "a number" if isinstance(output, Tensor) else f"a {type(output).__name__}"

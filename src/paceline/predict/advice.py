@@ -8,11 +8,11 @@ import numpy as np
 from paceline.core.errors import ConfigError
 from paceline.core.units import plural
 from paceline.predict.answer_text import amount, hours, span, times
-from paceline.predict.draws import Case, draw_case, estimate, step_of
 from paceline.predict.fabric import Quantity
 from paceline.predict.option_values import read_seconds
 from paceline.predict.predict_options import ClusterOptions, QuestionOptions
 from paceline.predict.prediction import Prediction
+from paceline.predict.uncertainty import Case, draw_case, estimate, step_of
 
 MOST_NODES = 512
 """Nodes up to which a number of them is searched."""
@@ -29,7 +29,7 @@ def asked_ranks(question: QuestionOptions, cluster: ClusterOptions, case: Case) 
 
 
 def more_ranks(worth: int, cluster: ClusterOptions) -> int:
-    """Return the ranks with so many more nodes than now."""
+    """Return the ranks with this many nodes added."""
     now = math.ceil(cluster.ranks[0] / cluster.per_node)
     return (now + worth) * cluster.per_node
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from paceline.core.units import bit_rate
-from paceline.predict.draws import Estimate
+from paceline.predict.uncertainty import Estimate
 
 
 def span(estimate: Estimate | None, text: Callable[[float], str]) -> str:

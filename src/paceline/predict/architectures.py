@@ -102,11 +102,18 @@ def inception3() -> list[Layer]:
 
 
 def transformer(depth: int, width: int, tokens: int, vocabulary: int = 30522) -> list[Layer]:
-    """Return an encoder or decoder stack; the gradient of its embedding, shared with the output, comes last."""
+    """Return an encoder stack; the gradient of its embedding, shared with the output, comes last."""
     block = Layer(12 * width**2 + 13 * width, tokens * (12 * width**2 + 2 * tokens * width))
     embedding = Layer((vocabulary + 512) * width, 0)
     head = Layer(width**2, tokens * (width**2 + 0.15 * vocabulary * width))
     return [embedding, *[block] * depth, head]
+
+
+def decoder(depth: int, width: int, tokens: int, vocabulary: int) -> list[Layer]:
+    """Return a decoder-only stack with logits for every token; its embedding is also the last layer, stored once."""
+    block = Layer(12 * width**2 + 13 * width, tokens * (12 * width**2 + 2 * tokens * width))
+    embedding = Layer((vocabulary + tokens) * width, 0)
+    return [embedding, *[block] * depth, Layer(2 * width, tokens * vocabulary * width)]
 
 
 KNOWN: dict[str, Callable[[], list[Layer]]] = {
@@ -122,8 +129,8 @@ KNOWN: dict[str, Callable[[], list[Layer]]] = {
     "inception3": inception3,
     "bert-base": lambda: transformer(12, 768, 128),
     "bert-large": lambda: transformer(24, 1024, 128),
-    "gpt2": lambda: transformer(12, 768, 1024, 50257),
-    "gpt2-xl": lambda: transformer(48, 1600, 1024, 50257),
+    "gpt2": lambda: decoder(12, 768, 1024, 50257),
+    "gpt2-xl": lambda: decoder(48, 1600, 1024, 50257),
 }
 
 GPUS = {"p100": 5.4e12, "v100": 8.8e12, "v100-fp16": 22e12, "a100": 19e12, "a100-fp16": 45e12, "h100-fp16": 75e12}

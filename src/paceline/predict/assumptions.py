@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from paceline.core.units import bit_rate, count, step_time
-from paceline.predict.draws import Case, Uncertainty, draw_case, efficiency_of, estimate
+from paceline.predict.uncertainty import Case, Uncertainty, draw_case, efficiency_of, estimate
 
 MOST = 5
 """Assumptions to show."""
@@ -38,7 +38,7 @@ def assumptions(case: Case, ranks: int) -> list[Assumption]:
     return [one for one in found if one.high - one.low >= LEAST][:MOST]
 
 
-def warnings(case: Case, ranks: Sequence[int]) -> list[str]:
+def range_warnings(case: Case, ranks: Sequence[int]) -> list[str]:
     """Return what to keep in mind: an input pipeline without a limit, and ranks far from everything measured."""
     found = []
     if case.uncertainty.data > 0 and math.isinf(float(case.overhead.data_rate)):

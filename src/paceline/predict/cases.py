@@ -7,7 +7,6 @@ from dataclasses import replace
 from paceline.core.errors import ConfigError, RunError, suggestion
 from paceline.core.units import number, plural
 from paceline.predict.architectures import GPUS, Layer, even, find_shape, is_image_model
-from paceline.predict.draws import Case
 from paceline.predict.fabric import Fabric, Link, NamedLink, parse_intra_link, parse_link
 from paceline.predict.option_values import check_batch, read_amount, read_data_rate, read_measured, read_seconds
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, KnownOptions, ModelSpec
@@ -24,6 +23,7 @@ from paceline.predict.spec import (
     spec_workload,
 )
 from paceline.predict.sweep import read_sweep
+from paceline.predict.uncertainty import Case
 from paceline.records.folder import RunFolder
 from paceline.records.profile import Profile, read_profile
 from paceline.records.reader import summarise

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.predict.draws import Case, Estimate, draw_case, efficiency_of, estimate, simulated, step_of, work_of
 from paceline.predict.requirements import best_batch, break_even, link_for_good
 from paceline.predict.simulate import trivial_step
+from paceline.predict.uncertainty import Case, Estimate, draw_case, efficiency_of, estimate, simulated, step_of, work_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

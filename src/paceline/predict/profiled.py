@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline.predict.draws import Uncertainty
 from paceline.predict.fabric import Link
 from paceline.predict.simulate import Workload
+from paceline.predict.uncertainty import Uncertainty
 from paceline.records.profile import Profile, RankSteps
 
 IN_FLIGHT = {"gloo": 2, "nccl": 1}

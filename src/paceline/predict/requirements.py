@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.predict.draws import Case, efficiency_of, step_of
 from paceline.predict.fabric import Quantity
+from paceline.predict.uncertainty import Case, efficiency_of, step_of
 
 GOOD = 0.9
 """Efficiency from which a batch counts as large enough."""

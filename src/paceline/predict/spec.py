@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from paceline.predict.architectures import Layer
-from paceline.predict.draws import Uncertainty
 from paceline.predict.fabric import Algorithm, Fabric, NamedLink
 from paceline.predict.simulate import Overhead, Workload
+from paceline.predict.uncertainty import Uncertainty
 
 FORWARD, BACKWARD, UPDATE = 0.33, 0.65, 0.02
 """Fractions of a step: the backward pass has twice the FLOPs of the forward pass."""

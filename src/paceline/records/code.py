@@ -1,9 +1,12 @@
-"""The user's own code: its hashes, the copies that a run folder keeps, and what has changed since a checkpoint."""
+"""The user's own code: its hashes, the copies in a run folder, what has changed since, and code that came with one."""
 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from paceline.core.config import Config
+from paceline.core.errors import RunError
+from paceline.core.plugin import is_plugin
 from paceline.records.folder import RunFolder
 from paceline.records.writer import replacing
 
@@ -37,3 +40,16 @@ def code_changes(folder: RunFolder, before: Mapping[str, str], now: Mapping[str,
         compare = f"; to compare: diff {copy} {name}" if copy.exists() else ""
         sentences.append(f"{name} {what}: this checkpoint was trained with another version{compare}")
     return sentences
+
+
+def refuse_code_inside(folder: RunFolder, config: Config) -> None:
+    """Refuse settings that name code inside the run folder: it may have come with the folder from someone else."""
+    home = folder.path.resolve()
+    for value in config.as_dict().values():
+        for name in [value] if isinstance(value, str) else value if isinstance(value, list) else []:
+            file = Path(str(name).partition(":")[0]).expanduser()
+            if isinstance(name, str) and is_plugin(name) and file.resolve().is_relative_to(home):
+                raise RunError(
+                    f"the settings of {folder.path} name code inside the folder itself: {file}",
+                    hint=f"read {file}; if you trust it, add --trust",
+                )

@@ -1,12 +1,13 @@
 """The records of a run: one frozen record per event."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
 from paceline.records.phases import PhaseRecord, RankFacts
 
 SplitName = Literal["train", "valid", "test"]
@@ -41,7 +42,7 @@ class Pulse:
 
     step: int
     epoch: int
-    score: Score
+    score: Scores
     samples_per_s: float
 
 
@@ -51,7 +52,7 @@ class StepRecord:
 
     step: int
     epoch: int
-    score: Score
+    score: Scores
     lr: float
     samples_per_s: float
     seconds: float
@@ -66,8 +67,8 @@ class EpochRecord:
 
     step: int
     epoch: int
-    train: Score
-    valid: Score | None
+    train: Scores
+    valid: Scores | None
     is_best: bool
     samples_per_s: float
     seconds: float
@@ -83,7 +84,7 @@ class EvalRecord:
     """The step of the model that is scored."""
     epoch: int
     split: SplitName
-    score: Score
+    score: Scores
     is_best: bool
     seconds: float
     split_samples: int
@@ -101,8 +102,8 @@ class RunResult:
     state: State
     step: int
     epochs: float
-    best: Score | None
-    test: Score | None
+    best: Scores | None
+    test: Scores | None
     """The score of the best checkpoint on the test samples."""
     seconds: float
     test_step: int | None = None
@@ -118,9 +119,14 @@ def record_as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, An
     line: dict[str, Any] = {"kind": type(entry).__name__.removesuffix("Record").lower()}
     for item in dataclasses.fields(entry):
         value = getattr(entry, item.name)
-        if isinstance(value, Score):
+        if isinstance(value, Scores):
             prefix = "" if item.name == "score" else f"{item.name}_"
-            line |= {prefix + key: number for key, number in value.as_dict().items()}
+            line |= {prefix + key: _finite(number) for key, number in value.as_dict().items()}
         elif value is not None and value != {}:
             line[item.name] = value
     return line
+
+
+def _finite(number: float) -> float | None:
+    """Return a score as JSON has it: no number for nan and inf."""
+    return number if math.isfinite(number) else None

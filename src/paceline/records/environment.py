@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.core.addresses import hide_passwords
+
 PACKAGES = ("paceline", "torch", "numpy", "timm", "torchvision")
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NTASKS",
@@ -34,7 +36,7 @@ def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str
         "device": device,
         "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "variables": {name: environ[name] for name in VARIABLES if name in environ},
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(hide_passwords, sys.argv[1:])],
         "git": _git_commit(),
     }
 
@@ -66,10 +68,31 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the working directory, marked if files differ from it; None outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    """Return the commit of the working directory, marked if files differ from it; None outside a checkout.
+
+    Where git cannot tell in time whether files differ, as on a slow disk, the mark says so.
+    """
+    commit = _git("rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return None
+    filters = _git("config", "--local", "--includes", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process)$")
+    off = [option for name in (filters or "").splitlines() for option in ("-c", f"{name}=")]
+    same = ["diff", "--quiet", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "HEAD"]
+    answer = _run_git(*off, *same)
+    marks = {0: "", 1: "-dirty"}
+    return commit + marks.get(-1 if answer is None else answer.returncode, "-unknown")
+
+
+def _git(*args: str) -> str | None:
+    """Return the answer of git, None if it fails."""
+    answer = _run_git(*args)
+    return None if answer is None or answer.returncode != 0 else answer.stdout.strip()
+
+
+def _run_git(*args: str) -> subprocess.CompletedProcess[str] | None:
+    """Run git, None if it is missing or late. No command that the checkout's own configuration names is run."""
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *args]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None

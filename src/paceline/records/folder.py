@@ -1,12 +1,15 @@
 """The run folder: the only module that knows the names of the files in it (tests/test_layout.py checks that)."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from paceline.core.config import Config
 from paceline.core.errors import RunError, suggestion
+
+REPLACED = "replaced"
+"""Part of the name of a checkpoint that was moved aside for a new one of the same step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,13 @@ class RunFolder:
     """The paths of one run's files."""
 
     path: Path
+    token: str | None = field(default=None, compare=False)
+    """The token of the attempt that opened the folder for writing, see `records.attempt`."""
+
+    @property
+    def attempt(self) -> Path:
+        """The process and token of the newest attempt to train this run."""
+        return self.path / "attempt.json"
 
     @property
     def config(self) -> Path:
@@ -24,6 +34,11 @@ class RunFolder:
     def environment(self) -> Path:
         """Versions, devices, host, git commit: one entry for each time the run was started."""
         return self.path / "environment.json"
+
+    @property
+    def export(self) -> Path:
+        """The exported model."""
+        return self.path / "export"
 
     @property
     def model_table(self) -> Path:
@@ -94,6 +109,10 @@ class RunFolder:
         """The output of a rank other than the lead."""
         return self.rank(rank).with_suffix(".log")
 
+    def rank_stack(self, rank: int) -> Path:
+        """The Python stacks of a rank, written when another rank has waited for it in vain."""
+        return self.rank(rank).with_suffix(".stack")
+
     def rank_tensors(self, rank: int) -> Path:
         """A rank's version of the tensors that differ between ranks."""
         return self.rank(rank).with_suffix(".pt")
@@ -115,23 +134,35 @@ class RunFolder:
 
 
 def checkpoint_name(step: int) -> str:
-    """Return the file name of the checkpoint of a step."""
-    return f"step-{step:08d}.pt"
+    """Return the name of the folder of a step's checkpoint."""
+    return f"step-{step:08d}"
 
 
 def checkpoint_step(path: Path) -> int:
-    """Return the step of a checkpoint, from its file name."""
+    """Return the step of a checkpoint, from its name."""
     return int(path.stem.removeprefix("step-"))
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Tell whether a file name is a checkpoint's."""
-    return re.fullmatch(r"step-\d+\.pt", name) is not None
+    """Tell whether a name is that of a checkpoint: a folder, or a file in runs of earlier versions."""
+    return re.fullmatch(r"step-\d+(\.pt)?", name) is not None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the oldest first."""
-    return sorted(folder.glob("step-*.pt"))
+    found = [path for path in folder.glob("step-*") if is_checkpoint_name(path.name)]
+    return sorted(found, key=lambda path: (checkpoint_step(path), path.is_dir()))
+
+
+def leftover_checkpoints(folder: Path) -> list[Path]:
+    """Return what a killed process left of checkpoints that it wrote or removed."""
+    return [path for path in folder.glob(".step-*.partial") if path.is_dir()]
+
+
+def replaced_checkpoints(folder: Path) -> list[tuple[Path, int]]:
+    """Return the checkpoints that were moved aside for a new one of the same step, with that step."""
+    found = [path for path in leftover_checkpoints(folder) if path.name.endswith(f".{REPLACED}.partial")]
+    return [(path, int(path.name.split(".")[1].removeprefix("step-"))) for path in found]
 
 
 def create_run(config: Config) -> RunFolder:
@@ -175,6 +206,11 @@ def find_run(path: Path, runs_dir: Path) -> RunFolder:
             raise RunError(f"there is no run {path}", hint=suggestion(path.name, names))
     problem = "is not a run: it has no config.toml" if path.exists() else "does not exist"
     raise RunError(f"{path} {problem}", hint="to list the runs: paceline runs")
+
+
+def index_of_runs(runs_dir: Path) -> Path:
+    """The index of all runs below a folder."""
+    return runs_dir / ".runs.json"
 
 
 def list_runs_below(parent: Path) -> list[RunFolder]:

@@ -21,4 +21,6 @@ OLD_KEYS = {
 
 def rename_old_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of one record under today's keys; inner records are left as they are."""
+    if OLD_KEYS.keys().isdisjoint(values):
+        return dict(values)
     return {OLD_KEYS.get(key, key): value for key, value in values.items()}

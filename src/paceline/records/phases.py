@@ -1,13 +1,13 @@
 """The phases of every rank: the table of phases, the records of an interval, and reading them back."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from paceline.records.folder import RunFolder
-from paceline.records.old_keys import rename_old_keys
+from paceline.records.schema import file_lines, fits, parse_as
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,13 +130,23 @@ def phases_as_json(entry: RankFacts | PhaseRecord) -> dict[str, Any]:
 
 def read_phases(folder: RunFolder) -> Iterator[RankFacts | PhaseRecord]:
     """Yield the records of a run in order, one at a time; a line that a crash cut off or damaged is left out."""
-    if not folder.phases.is_file():
-        return
     kinds = {"ranks": RankFacts, "phases": PhaseRecord}
-    with folder.phases.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                values = rename_old_keys(json.loads(line))
-                yield kinds[values.pop("kind")](**values)
-            except (ValueError, TypeError, KeyError, AttributeError):
-                continue
+    for line in file_lines(folder.phases):
+        with suppress(ValueError, TypeError, KeyError):
+            values = parse_as(dict[str, Any], line)
+            kind = kinds[values.pop("kind")]
+            if fits(values, kind):
+                entry = kind(**values)
+                if _is_even(entry):
+                    yield entry
+
+
+def _is_even(entry: RankFacts | PhaseRecord) -> bool:
+    """Tell whether a record has every phase, and one value for each rank everywhere."""
+    if isinstance(entry, RankFacts):
+        lists = [entry.hosts, entry.threads, entry.cores]
+    elif not PHASES.keys() <= entry.phases.keys():
+        return False
+    else:
+        lists = [entry.seconds, entry.last, entry.cpu, entry.cpu_wait, *entry.phases.values()]
+    return len({len(values) for values in lists}) == 1 and len(lists[0]) > 0

@@ -1,7 +1,6 @@
 """A profile from `paceline profile`: the phases of a step, the gradient buckets, the link. Written and read here."""
 
 import dataclasses
-import json
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from paceline.core.errors import RunError
 from paceline.records.folder import RunFolder
 from paceline.records.old_keys import rename_old_keys
+from paceline.records.schema import fits, parse_as
 from paceline.records.writer import write_json
 
 VERSION = 1
@@ -119,10 +119,10 @@ def read_profile(folder: RunFolder) -> Profile:
             f"{folder.path} has no profile", hint="to measure one: paceline profile, or paceline train --profile"
         )
     try:
-        values = json.loads(folder.profile.read_text(encoding="utf-8"))
+        values = parse_as(dict[str, Any], folder.profile.read_bytes())
         version = values.pop("version")
         if version == VERSION:
-            return _from_json(rename_old_keys(values))
+            return _from_json(values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as cause:
         raise RunError(
             f"{folder.profile} is damaged: {type(cause).__name__}: {cause}", hint="measure it again: paceline profile"
@@ -135,8 +135,11 @@ def read_profile(folder: RunFolder) -> Profile:
 
 def _from_json(values: dict[str, Any]) -> Profile:
     parts = {"free": RankSteps, "real": RankSteps, "buckets": ProfiledBucket, "link": LinkPoint}
+    values |= {name: [rename_old_keys(part) for part in values[name]] for name in parts}
+    if not fits(values, Profile):
+        raise ValueError("a value is missing or of another type")
     for name, kind in parts.items():
-        values[name] = tuple(kind(**_tuples(rename_old_keys(part))) for part in values[name])
+        values[name] = tuple(kind(**_tuples(part)) for part in values[name])
     return Profile(**_tuples(values))
 
 

@@ -1,23 +1,27 @@
 """Reading run folders back: the state of a run, its records, the list of all runs."""
 
-import json
 import socket
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from paceline.core.config import Config
-from paceline.core.errors import PacelineError, RunError
-from paceline.core.load import load_config
+from paceline.core.errors import RunError
+from paceline.core.load import load_written
+from paceline.core.processes import process_start
 from paceline.records.entries import State
-from paceline.records.folder import RunFolder, list_runs_below
+from paceline.records.folder import RunFolder
 from paceline.records.old_keys import rename_old_keys
+from paceline.records.schema import Environment, RankState, file_lines, fits, parse_json, parse_metric, read_as
 
 SECONDS_OF_CLOCK_DRIFT = 10
+EVAL_FACTS = frozenset({"kind", "step", "epoch", "split", "is_best", "seconds", "split_samples", "time"})
+"""Keys of an evaluation that are not scores."""
 SECONDS_BELIEVED = 120
 """Seconds without an update until a rank counts as lost: it writes every second, but clocks differ and disks lag."""
 
@@ -33,7 +37,7 @@ class RunSummary:
     step: int
     epochs: int
     best: dict[str, Any] | None
-    """The best evaluation: loss, top1, top5, epoch, samples scored, and samples in the split (split_samples)."""
+    """The best evaluation: loss, metrics, epoch, samples scored, samples in the split (split_samples)."""
     test: dict[str, Any] | None
     samples_per_s: float | None
     detail: str
@@ -41,10 +45,8 @@ class RunSummary:
 
 def read_rank(path: Path) -> dict[str, Any] | None:
     """Return the state file of a rank, or None when it is missing or torn."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    found = read_as(RankState, path)
+    return None if found is None else {"step": 0, "doing": "", "detail": ""} | found
 
 
 def run_state(folder: RunFolder) -> str:
@@ -59,7 +61,9 @@ def is_alive(rank: dict[str, Any]) -> bool:
     """Tell whether the process of a rank still runs; on another host, whether its file is recent."""
     if rank["host"] != socket.gethostname():
         return time.time() - rank["time"] < SECONDS_BELIEVED
-    try:
+    if rank.get("pid_start") is not None:
+        return process_start(rank["pid"]) == rank["pid_start"]
+    try:  # a file of an earlier version
         process = psutil.Process(rank["pid"])
         is_newer = process.create_time() > rank["time"] + SECONDS_OF_CLOCK_DRIFT  # the pid was reused
         return process.status() != psutil.STATUS_ZOMBIE and not is_newer
@@ -68,23 +72,25 @@ def is_alive(rank: dict[str, Any]) -> bool:
 
 
 def read_metrics(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Yield the records of a run; a last line that was cut off by a crash is left out."""
-    if not folder.metrics.is_file():
-        return
-    with folder.metrics.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                yield rename_old_keys(json.loads(line))
-            except (ValueError, AttributeError):
-                continue
+    """Yield the records of a run; a line that a crash cut off or damaged is left out."""
+    for line in file_lines(folder.metrics):
+        with suppress(ValueError):
+            yield parse_metric(line)
 
 
-def summarise(folder: RunFolder) -> RunSummary:
-    """Summarise a run folder."""
+def read_config(folder: RunFolder) -> Config:
+    """Return the settings of a run. Runs of versions without --sample-order were shuffled with argsort."""
+    config, given = load_written(folder.config)
+    return config if "sample_order" in given else replace(config, sample_order="argsort")
+
+
+def summarise(folder: RunFolder, see: Callable[[dict[str, Any]], None] = lambda _record: None) -> RunSummary:
+    """Summarise a run folder, and let `see` see every record, so that a long file is read once."""
     if not folder.is_run:
         raise RunError(f"{folder.path} is not a run: it has no config.toml", hint="to list the runs: paceline runs")
     best, test, epochs, step, speed = None, None, 0, 0, None
     for record in read_metrics(folder):
+        see(record)
         step = max(step, record.get("step", 0))
         if record["kind"] == "epoch":
             epochs, speed = record["epoch"], record["samples_per_s"]
@@ -96,7 +102,7 @@ def summarise(folder: RunFolder) -> RunSummary:
     lead = read_rank(folder.rank(0)) or {}
     return RunSummary(
         folder=folder,
-        config=load_config(folder.config),
+        config=read_config(folder),
         started=_started(folder),
         state=run_state(folder),
         step=max(step, lead.get("step", 0)),
@@ -108,25 +114,14 @@ def summarise(folder: RunFolder) -> RunSummary:
     )
 
 
-def list_runs(runs_dir: Path) -> list[RunSummary]:
-    """Return all runs below a folder, the newest last; a folder that cannot be read is left out."""
-    parents = sorted(path for path in runs_dir.iterdir() if path.is_dir()) if runs_dir.is_dir() else []
-    runs = []
-    for folder in [folder for parent in parents for folder in list_runs_below(parent)]:
-        try:
-            runs.append(summarise(folder))
-        except (PacelineError, OSError):
-            continue
-    return sorted(runs, key=lambda run: (run.started, run.folder.path))
-
-
 def read_environments(folder: RunFolder) -> list[dict[str, Any]]:
     """Return the environment of every start of a run, the earliest first."""
     try:
-        starts = json.loads(folder.environment.read_text(encoding="utf-8"))
-        return [rename_old_keys(start) for start in starts]
-    except (OSError, ValueError, TypeError, AttributeError):
+        starts = parse_json(folder.environment.read_bytes())
+    except (OSError, ValueError):
         return []
+    found = [rename_old_keys(start) for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+    return [start for start in found if fits(start, Environment)]
 
 
 def _started(folder: RunFolder) -> float:
@@ -137,7 +132,8 @@ def _started(folder: RunFolder) -> float:
 def _evaluation(record: dict[str, Any]) -> dict[str, Any] | None:
     """Return the score on held-out samples in a record."""
     prefix = {"epoch": "valid_", "eval": ""}.get(record["kind"])
-    if prefix is None or f"{prefix}top1" not in record:
+    if prefix is None or not {f"{prefix}loss", f"{prefix}samples"} <= record.keys():
         return None
-    score = {key: record[prefix + key] for key in ("loss", "top1", "top5", "samples")}
+    names = [key.removeprefix(prefix) for key in record if key.startswith(prefix) and key not in EVAL_FACTS]
+    score = {name: record[prefix + name] for name in names if fits(record[prefix + name], float)}
     return score | {"split_samples": record.get("split_samples", score["samples"]), "epoch": record["epoch"]}

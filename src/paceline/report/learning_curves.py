@@ -1,16 +1,19 @@
 """Learning curves: loss, accuracy and learning rate over epochs."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from paceline.core.score_text import FRACTIONS, TITLES, main_score
+from paceline.records.schema import fits
 from paceline.report.figures import LABEL_GAP, Key, PageTable, Plot, Scale, Series, Tick, draw_plot, nice_ticks
 from paceline.report.run_data import RunData
 
 MOST_RUNS = 6
 LONGEST_NAME = 12
 """Maximum letters of a label next to a plot."""
+SPLITS = ("train_", "valid_")
+"""Prefixes of the scores of an epoch."""
 Point = tuple[float, float]
 
 
@@ -21,7 +24,9 @@ def curves(runs: Sequence[RunData]) -> list[Plot]:
     if not longest:
         return []
     loss = _lines(shown, "loss", lambda value: f"{value:.3f}")
-    accuracy = _lines(shown, "top1", lambda value: f"{100 * value:.1f}%")
+    metric = _metric(shown)
+    is_fraction = metric in FRACTIONS
+    scores = _lines(shown, metric, lambda value: f"{100 * value:.1f}%" if is_fraction else f"{value:.4g}")
     rates = [
         Series(label=_name(run, shown, ""), style=f"run-{index}", points=points)
         for index, run in enumerate(shown)
@@ -29,10 +34,21 @@ def curves(runs: Sequence[RunData]) -> list[Plot]:
     ]
     plots = [
         _plot("Loss", loss, longest, form="{:g}"),
-        _plot("Accuracy", accuracy, longest, form="percent"),
+        None if metric == "loss" else _plot(_title(metric), scores, longest, form="percent" if is_fraction else "{:g}"),
         _plot("Learning rate", _distinct(rates), longest, form="{:g}", gap=2 * LABEL_GAP),
     ]
     return [plot for plot in plots if plot is not None]
+
+
+def _metric(shown: Sequence[RunData]) -> str:
+    """Return the score that stands for the runs."""
+    scores = next((run.summary.test or run.summary.best for run in shown if run.summary.test or run.summary.best), None)
+    return "top1" if scores is None else main_score(scores)
+
+
+def _title(metric: str) -> str:
+    title = TITLES.get(metric, metric)
+    return title[:1].upper() + title[1:]
 
 
 def names_of_runs(runs: Sequence[RunData]) -> list[Key]:
@@ -84,7 +100,7 @@ def _points(run: RunData, kind: str, key: str) -> list[Point]:
     return [
         (record["step"] / per_epoch, record[key])
         for record in run.records
-        if record["kind"] == kind and record.get("split") != "test" and math.isfinite(record.get(key, math.nan))
+        if record["kind"] == kind and record.get("split") != "test" and fits(record.get(key), float)
     ]
 
 
@@ -123,9 +139,11 @@ def _plot(title: str, lines: list[Series], longest: float, *, form: str, gap: fl
 
 def learning_table(run: RunData) -> PageTable:
     """Return the records of a run as a table."""
-    keys = ("step", "epoch", "train_loss", "train_top1", "valid_loss", "valid_top1", "valid_top5", "samples_per_s")
-    rows = [[_cell(record.get(key)) for key in keys] for record in run.records if record["kind"] == "epoch"]
-    return PageTable(name="epochs", title=f"Epochs of {run.label}", head=list(keys), rows=rows)
+    epochs = [record for record in run.records if record["kind"] == "epoch"]
+    scores = [key for key in dict.fromkeys(key for record in epochs for key in record) if key.startswith(SPLITS)]
+    keys = ["step", "epoch", *(key for key in scores if not key.endswith("_samples")), "samples_per_s"]
+    rows = [[_cell(record.get(key)) for key in keys] for record in epochs]
+    return PageTable(name="epochs", title=f"Epochs of {run.label}", head=keys, rows=rows)
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,8 @@ from importlib.metadata import version
 
 from paceline.bench.bench_text import method_text
 from paceline.bench.statistics import ScalingGroup
-from paceline.core.units import bit_rate, duration, percent, plural, rate
+from paceline.core.score_text import TITLES, main_score, score_value
+from paceline.core.units import bit_rate, duration, plural, rate
 from paceline.explain.run_numbers import RunBottleneck
 from paceline.records.profile import Profile
 from paceline.report.bench_data import BenchData
@@ -50,7 +51,9 @@ def page_of_run(run: RunData, forecasts: Sequence[Forecast] = ()) -> Page:
     numbers = [("state", summary.state.lower()), ("world", run.where)]
     if summary.test or summary.best:
         score = summary.test or summary.best or {}
-        numbers.insert(0, ("test accuracy" if summary.test else "best accuracy", percent(score["top1"])))
+        name = main_score(score)
+        title = f"{'test' if summary.test else 'best'} {TITLES.get(name, name)}"
+        numbers.insert(0, (title, score_value(name, score[name])))
     if summary.samples_per_s is not None:
         numbers.append(("samples per second", rate(summary.samples_per_s)))
     if split is not None:

@@ -6,18 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.core.score_text import main_score, score_value
 from paceline.core.units import count, plural, rate
 from paceline.explain.bottlenecks import find_bottlenecks
 from paceline.explain.run_numbers import RunBottleneck
 from paceline.explain.time_split import TimeSplit, split_time
 from paceline.predict.cases import run_case
-from paceline.predict.draws import Case, step_of
 from paceline.predict.predict_options import BatchOptions, ClusterOptions
 from paceline.predict.prediction import predict
+from paceline.predict.uncertainty import Case, step_of
 from paceline.records.folder import RunFolder
 from paceline.records.phases import PHASES, STEP_PHASES, WAIT_PHASES, read_phases
 from paceline.records.profile import Profile, read_profile
-from paceline.records.reader import RunSummary, read_environments, read_metrics, summarise
+from paceline.records.reader import RunSummary, read_environments, summarise
+from paceline.records.thinned import ThinnedRecords
 
 DEVICES_OF_DP = re.compile(r"^dp \(.*\b(\d+) devices?")
 """The number of devices in the mode, for older run folders without a separate entry."""
@@ -33,6 +35,7 @@ class RunData:
     label: str
     summary: RunSummary
     records: list[dict[str, Any]]
+    """At most a few thousand of each kind, evenly spaced."""
     split: TimeSplit | None
     profile: Profile | None
     environments: list[dict[str, Any]]
@@ -80,11 +83,12 @@ class RunData:
 
 
 def read_run_data(folder: RunFolder, label: str) -> RunData:
-    """Read a run folder."""
+    """Read a run folder, in memory that does not grow with its number of records."""
+    records = ThinnedRecords()
     return RunData(
         label=label,
-        summary=summarise(folder),
-        records=list(read_metrics(folder)),
+        summary=summarise(folder, records.add),
+        records=records.kept(),
         split=split_time(read_phases(folder)),
         profile=read_profile(folder) if folder.profile.is_file() else None,
         environments=read_environments(folder),
@@ -98,7 +102,10 @@ def run_sentence(run: RunData) -> str:
     reached = ""
     if score:
         some = f"{count(score['samples'])} of " if score["samples"] < score["split_samples"] else ""
-        reached = f"{100 * score['top1']:.1f}% of {some}the {'test' if summary.test else 'held-out'} samples right"
+        name, samples = main_score(score), f"{some}the {'test' if summary.test else 'held-out'} samples"
+        reached = f"{name} {score_value(name, score[name])} on {samples}"
+        if name == "top1":
+            reached = f"{100 * score['top1']:.1f}% of {samples} right"
     speed = "" if summary.samples_per_s is None else f"{rate(summary.samples_per_s)} samples/s on {run.where}"
     parts = [part for part in (reached, speed) if part]
     return ", ".join(parts) if parts else f"nothing measured yet: the run is {summary.state.lower()}"

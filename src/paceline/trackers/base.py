@@ -1,14 +1,18 @@
 """The interface of a tracker, the scalars that it plots, and a guard that keeps a failing one from stopping the run."""
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline.core.config import Config
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
+from paceline.core.score_text import TAGS
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
 from paceline.records.folder import RunFolder
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,17 +46,23 @@ class Tracker(Protocol):
 
 
 class Guarded:
-    """A tracker that may fail: its first failure is reported, then it gets no more records."""
+    """A tracker that may fail: its first failure is reported, then it gets no more records.
+
+    A full disk is no such failure: the tracker gets the next records too, and continues when there is room.
+    """
 
     def __init__(self, tracker: Tracker, report: Callable[[str], None]) -> None:
         self.name = tracker.name
         self._tracker = tracker
         self._report = report
         self._works = True
+        self._waits = False
+        self._is_open = False
 
     def open(self, run: RunInfo) -> None:
         """Get ready."""
         self._try(self._tracker.open, run)
+        self._is_open = self._works
 
     def record(self, entry: Entry) -> None:
         """Take one record."""
@@ -71,9 +81,21 @@ class Guarded:
             return
         try:
             method(argument)
+            if self._waits:
+                self._waits = False
+                self._report(f"{self.name} continues: there is room on the disk again")
+        except OSError as cause:
+            if cause.errno not in FULL or not self._is_open:
+                self._disable(cause)
+            elif not self._waits:
+                self._waits = True
+                self._report(f"{self.name} waits until there is room on the disk: {cause.strerror}")
         except Exception as cause:  # noqa: BLE001 - no error of a tracker may stop training
-            self._works = False
-            self._report(f"{self.name} is disabled for the rest of this run: {type(cause).__name__}: {cause}")
+            self._disable(cause)
+
+    def _disable(self, cause: Exception) -> None:
+        self._works = False
+        self._report(f"{self.name} is disabled for the rest of this run: {type(cause).__name__}: {cause}")
 
 
 def scalars(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, float]:
@@ -94,5 +116,5 @@ def _epoch(entry: EpochRecord) -> dict[str, float]:
     return {f"epoch/{name}": value for name, value in _named(entry.train, "train").items()} | valid
 
 
-def _named(score: Score, split: str) -> dict[str, float]:
-    return {f"loss/{split}": score.loss, f"acc1/{split}": score.top1, f"acc5/{split}": score.top5}
+def _named(score: Scores, split: str) -> dict[str, float]:
+    return {f"{TAGS.get(name, name)}/{split}": value for name, value in score.by_name.items()}

@@ -2,8 +2,9 @@
 
 from typing import Any, TextIO
 
-from paceline.core.metrics import Score
-from paceline.core.units import percent, rate
+from paceline.core.metrics import Scores
+from paceline.core.score_text import score_text
+from paceline.core.units import rate
 from paceline.records.entries import Entry, Pulse, RunResult, StepRecord
 from paceline.trackers.base import RunInfo
 from paceline.trackers.lines import as_line
@@ -67,14 +68,14 @@ class Live:
             self._bar.stop()
             self._bar = None
 
-    def _move(self, step: int, epoch: int, score: Score, samples_per_s: float) -> None:
+    def _move(self, step: int, epoch: int, score: Scores, samples_per_s: float) -> None:
         bar = self._bar or self._start(epoch)
         first = (epoch - 1) * self._run.steps_per_epoch
         total = min(self._run.steps_per_epoch, self._run.total_steps - first)
         if epoch != self._epoch:
             bar.reset(self._task, total=total)
             self._epoch = epoch
-        text = f"loss {score.loss:.4f}  acc {percent(score.top1)}  {rate(samples_per_s)} samples/s"
+        text = f"{score_text(score.by_name, most=2)}  {rate(samples_per_s)} samples/s"
         bar.update(self._task, completed=step - first, epoch=epoch, text=text, refresh=True)
 
     def _start(self, epoch: int) -> Any:

@@ -1,20 +1,25 @@
 """The records that every run keeps: metrics.jsonl and phases.jsonl for programs, log.txt for people."""
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, RunResult, StepRecord, record_as_json
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, Pulse, RunResult, StepRecord, record_as_json
 from paceline.records.folder import RunFolder
-from paceline.records.phases import PhaseRecord, RankFacts, phases_as_json, read_phases
-from paceline.records.reader import read_metrics
-from paceline.records.writer import replacing
+from paceline.records.phases import PhaseRecord, RankFacts, phases_as_json
+from paceline.records.truncate import drop_later
 from paceline.trackers.base import RunInfo
+from paceline.trackers.line_file import LineFile
 from paceline.trackers.lines import as_line
 
 RANKS_PER_STEP = 20
 """An interval of phases.jsonl covers at least one step per 20 ranks."""
+LINES_PER_LENGTH = 10_000
+"""Lines of phases.jsonl after which its intervals become twice as long."""
+SECONDS_PENDING = 30.0
+"""Seconds after which a longer interval is written early, so that a crash loses little."""
 
 NAMES = RunFolder(Path())
 """Used only for the names of files."""
@@ -26,18 +31,19 @@ class JsonLines:
     name = NAMES.metrics.name
 
     def __init__(self) -> None:
-        self._file: TextIO
+        self._file: LineFile
 
     def open(self, run: RunInfo) -> None:
         """Continue the file at the step that the run continues from."""
         if run.folder.metrics.exists():
-            _drop_lost(run)
-        self._file = _append(run.folder.metrics)
+            drop_later(run.folder.metrics, run.first_step, step_of=_step, closes=_is_in_order)
+        self._file = LineFile(run.folder.metrics)
 
     def record(self, entry: Entry) -> None:
         """Append one line, visible at once."""
         if isinstance(entry, StepRecord | EpochRecord | EvalRecord):
-            self._file.write(json.dumps(record_as_json(entry)) + "\n")
+            self._file.write(json.dumps(record_as_json(entry)))
+        else:
             self._file.flush()
 
     def close(self, result: RunResult | None) -> None:
@@ -48,36 +54,49 @@ class JsonLines:
 class PhaseLines:
     """The phases of every rank, in a separate file.
 
-    With many ranks intervals are longer, so that ten thousand steps of a thousand ranks can be read in seconds.
+    With many ranks intervals are longer, and every LINES_PER_LENGTH lines they become twice as long up to
+    SECONDS_PENDING, so that ten thousand steps of a thousand ranks, or a million steps of one, can be read in seconds.
     """
 
     name = NAMES.phases.name
 
-    def __init__(self) -> None:
-        self._file: TextIO
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._file: LineFile
+        self._now = now
         self._pending: PhaseRecord | None = None
+        self._num_pending = 0
+        self._pending_since = 0.0
+        self._num_lines = 0
 
     def open(self, run: RunInfo) -> None:
         """Continue the file at the step that the run continues from."""
         path = run.folder.phases
         if path.exists():
-            kept = [entry for entry in read_phases(run.folder) if _last_step(entry) <= run.first_step]
-            _replace(path, [phases_as_json(entry) for entry in kept])
-        self._file = _append(path)
+            drop_later(path, run.first_step, step_of=_last_step, closes=lambda _record: True)
+        self._file = LineFile(path)
 
     def record(self, entry: Entry) -> None:
         """Append one line, visible at once, when the interval is long enough."""
         if isinstance(entry, RankFacts):
             self._write(entry)
         elif isinstance(entry, PhaseRecord):
-            is_end = entry.steps == 0
-            if self._pending is not None and not is_end:
-                entry, self._pending = self._pending + entry, None
-            if is_end or entry.steps * RANKS_PER_STEP >= len(entry.seconds):
+            if entry.steps == 0:
                 self._flush()
                 self._write(entry)
+                return
+            if self._pending is None:
+                self._pending, self._pending_since = entry, self._now()
             else:
-                self._pending = entry
+                self._pending += entry
+            self._num_pending += 1
+            is_long = (
+                self._num_pending >= 2 ** (self._num_lines // LINES_PER_LENGTH)
+                or self._now() - self._pending_since >= SECONDS_PENDING
+            )
+            if is_long and self._pending.steps * RANKS_PER_STEP >= len(entry.seconds):
+                self._flush()
+        else:
+            self._file.flush()
 
     def close(self, result: RunResult | None) -> None:
         """Close the file."""
@@ -86,12 +105,12 @@ class PhaseLines:
 
     def _flush(self) -> None:
         if self._pending is not None:
-            self._write(self._pending)
-            self._pending = None
+            entry, self._pending, self._num_pending = self._pending, None, 0
+            self._write(entry)
 
     def _write(self, entry: RankFacts | PhaseRecord) -> None:
-        self._file.write(json.dumps(phases_as_json(entry)) + "\n")
-        self._file.flush()
+        self._num_lines += 1
+        self._file.write(json.dumps(phases_as_json(entry)))
 
 
 class LogFile:
@@ -100,40 +119,35 @@ class LogFile:
     name = NAMES.log.name
 
     def __init__(self) -> None:
-        self._file: TextIO
+        self._file: LineFile
         self._run: RunInfo
 
     def open(self, run: RunInfo) -> None:
         """Append to the lines of earlier attempts."""
         self._run = run
-        self._file = _append(run.folder.log)
+        self._file = LineFile(run.folder.log)
 
     def record(self, entry: Entry) -> None:
         """Append the record's line."""
         line = None if isinstance(entry, Pulse) else as_line(entry, self._run)
-        if line is not None:
-            self._file.write(line + "\n")
-            if isinstance(entry, Note | EpochRecord):
-                self._file.flush()
+        if line is None:
+            self._file.flush()
+        else:
+            self._file.write(line)
 
     def close(self, result: RunResult | None) -> None:
         """Close the file."""
         self._file.close()
 
 
-def _drop_lost(run: RunInfo) -> None:
-    kept = [record for record in read_metrics(run.folder) if record.get("step", 0) <= run.first_step]
-    _replace(run.folder.metrics, kept)
+def _step(record: Mapping[str, Any]) -> int | None:
+    return record.get("step")
 
 
-def _last_step(entry: RankFacts | PhaseRecord) -> int:
-    return entry.first_step if isinstance(entry, RankFacts) else entry.step
+def _is_in_order(record: Mapping[str, Any]) -> bool:
+    """Tell whether a record was written at its step: the test of the best checkpoint comes later."""
+    return record.get("split") != "test"
 
 
-def _replace(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    with replacing(path) as scratch:
-        scratch.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-
-
-def _append(path: Path) -> TextIO:
-    return path.open("a", encoding="utf-8")
+def _last_step(record: Mapping[str, Any]) -> int | None:
+    return record.get("first_step") if record.get("kind") == "ranks" else _step(record)

@@ -1,7 +1,7 @@
 """Records as lines of text: the same on the terminal and in log.txt."""
 
-from paceline.core.metrics import Score
-from paceline.core.units import count, duration, percent, plural, rate
+from paceline.core.score_text import score_text
+from paceline.core.units import count, duration, escape_controls, plural, rate
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, StepRecord
 from paceline.trackers.base import RunInfo
 
@@ -10,7 +10,7 @@ def as_line(entry: Entry, run: RunInfo) -> str | None:
     """Return the line for a record, or None if it has none."""
     match entry:
         case Note():
-            return f"warning: {entry.text}" if entry.level == "warning" else entry.text
+            return escape_controls(f"warning: {entry.text}" if entry.level == "warning" else entry.text)
         case StepRecord():
             ends_epoch = entry.step % run.steps_per_epoch == 0  # its line follows at once
             return None if ends_epoch else _step(entry, run)
@@ -22,27 +22,22 @@ def as_line(entry: Entry, run: RunInfo) -> str | None:
             return None
 
 
-def score_text(score: Score) -> str:
-    """Return loss and accuracies of held-out samples."""
-    return f"loss {score.loss:.4f}  acc {percent(score.top1)}  top-5 {percent(score.top5)}"
-
-
 def _step(entry: StepRecord, run: RunInfo) -> str:
     left = (run.total_steps - entry.step) * entry.score.samples / max(entry.samples_per_s, 1e-9)
     steps = max(1, round(entry.score.samples / run.config.global_batch))
     return (
-        f"step {entry.step}/{run.total_steps}  loss {entry.score.loss:.4f}  acc {percent(entry.score.top1)}  "
+        f"step {entry.step}/{run.total_steps}  {score_text(entry.score.by_name, most=2)}  "
         f"lr {entry.lr:.4g}  {rate(entry.samples_per_s)} samples/s  {duration(left / steps)} left"
     )
 
 
 def _epoch(entry: EpochRecord, run: RunInfo) -> str:
     total = -(-run.total_steps // run.steps_per_epoch)
-    valid = "" if entry.valid is None else f"  |  valid {score_text(entry.valid)}"
+    valid = "" if entry.valid is None else f"  |  valid {score_text(entry.valid.by_name)}"
     star = "  *" if entry.is_best else ""
     skipped = f"  |  {plural(entry.num_unreadable, 'image')} unreadable" if entry.num_unreadable else ""
     return (
-        f"epoch {entry.epoch}/{total}  train loss {entry.train.loss:.4f}  acc {percent(entry.train.top1)}{valid}"
+        f"epoch {entry.epoch}/{total}  train {score_text(entry.train.by_name, most=2)}{valid}"
         f"  |  {rate(entry.samples_per_s)} samples/s{skipped}{star}"
     )
 
@@ -52,4 +47,4 @@ def _evaluation(entry: EvalRecord) -> str:
     some = f"{count(entry.score.samples)} of " if entry.score.samples < entry.split_samples else ""
     samples = some + plural(entry.split_samples, "sample")
     which = " (best checkpoint)" if entry.split == "test" else ""
-    return f"{entry.split} at step {entry.step}{which}: {score_text(entry.score)}  over {samples}{star}"
+    return f"{entry.split} at step {entry.step}{which}: {score_text(entry.score.by_name)}  over {samples}{star}"

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from paceline.core.metrics import Score
+from paceline.core.metrics import Scores
+from paceline.core.score_text import TAGS
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
 from paceline.trackers.base import RunInfo, scalars
 
@@ -27,7 +28,11 @@ class TensorBoard:
         values = scalars(entry)
         if values:
             self._start()
-            self._write(values, entry.step)
+            try:
+                self._write(values, entry.step)
+            except OSError:  # its thread has ended; the next record starts another file
+                self._writer = None
+                raise
 
     def close(self, result: RunResult | None) -> None:
         """Write the hyper-parameters with the final metrics."""
@@ -74,7 +79,7 @@ class TensorBoard:
         self._write(metrics, result.step)
 
 
-def _final(score: Score | None, name: str) -> dict[str, float]:
+def _final(score: Scores | None, name: str) -> dict[str, float]:
     if score is None:
         return {}
-    return {f"{name}/loss": score.loss, f"{name}/acc1": score.top1, f"{name}/acc5": score.top5}
+    return {f"{name}/{TAGS.get(key, key)}": value for key, value in score.by_name.items()}

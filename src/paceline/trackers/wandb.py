@@ -2,7 +2,8 @@
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from netrc import NetrcParseError, netrc
 from pathlib import Path
@@ -11,7 +12,10 @@ from urllib.parse import urlsplit
 
 from paceline.core.errors import ConfigError
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
+from paceline.records.writer import write_text
 from paceline.trackers.base import RunInfo, scalars
+
+SLURM_TOKEN = "SLURM_JWT"
 
 
 class WandB:
@@ -32,22 +36,23 @@ class WandB:
 
         known_id = run.folder.wandb_id.read_text(encoding="utf-8").strip() if run.folder.wandb_id.exists() else None
         identity = known_id or secrets.token_hex(4)
-        run.folder.wandb_id.write_text(identity + "\n", encoding="utf-8")
+        write_text(run.folder.wandb_id, identity + "\n")
         asked = os.environ.get("WANDB_MODE")
         mode: Any = asked or ("online" if _has_key() else "offline")
         if mode == "offline":
             why = "WANDB_MODE is offline" if asked else "no key found"
             self._say(f"wandb: {why}, so it writes to {run.folder.path / 'wandb'}; to upload it later: wandb sync")
-        self._run = wandb.init(
-            project=run.config.run_name,
-            name=run.folder.name,
-            id=identity,
-            resume="allow" if known_id else None,
-            dir=str(run.folder.path),
-            config=run.config.as_dict(),
-            mode=mode,
-            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
-        )
+        with _without_secrets():
+            self._run = wandb.init(
+                project=run.config.run_name,
+                name=run.folder.name,
+                id=identity,
+                resume="allow" if known_id else None,
+                dir=str(run.folder.path),
+                config=run.config.as_dict(),
+                mode=mode,
+                settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+            )
 
     def record(self, entry: Entry) -> None:
         """Send the scalars of a record."""
@@ -61,6 +66,17 @@ class WandB:
             scores = result.test.as_dict() | {"step": result.test_step}
             self._run.summary.update({f"test/{key}": value for key, value in scores.items()})
         self._run.finish(exit_code=0 if result is not None else 1)
+
+
+@contextmanager
+def _without_secrets() -> Iterator[None]:
+    """Hide SLURM_JWT, a token for the whole cluster: W&B writes every SLURM_… variable to its file."""
+    token = os.environ.pop(SLURM_TOKEN, None)
+    try:
+        yield
+    finally:
+        if token is not None:
+            os.environ[SLURM_TOKEN] = token
 
 
 def _has_key() -> bool:

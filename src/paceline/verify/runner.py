@@ -24,14 +24,11 @@ from paceline.core.stopping import KILL_VARIABLE
 from paceline.core.units import duration
 from paceline.launching.child import inherited, interrupted_by_sigterm, run_child
 from paceline.records.folder import RunFolder, checkpoint_name, find_run
-from paceline.verify.trials import FirstDifference, Trial, TrialResult, judge
+from paceline.records.reader import read_environments
+from paceline.verify.trials import FirstDifference, Trial, TrialResult, judge_trial, reference_of
 from paceline.verify.verify_text import result_values
 
 PREFIX = "verify: "
-BY_DESIGN = (
-    "With --exact order, batch norm over each rank's own samples (--batch-norm local) and dropout depend on the number "
-    "of ranks by design; --exact bitwise does not."
-)
 
 
 class VerifyError(PacelineError):
@@ -60,7 +57,7 @@ class TrialRunner:
         except Exception:
             self.clear(keep_logs=True)
             raise
-        self.clear(keep=[trials[0], *(result.trial for result in results if result.first is not None)])
+        self.clear(keep=[trials[0], *(result.trial for result in results if result.fails)])
         return results
 
     def run(self, trials: Sequence[Trial]) -> list[TrialResult]:
@@ -69,21 +66,30 @@ class TrialRunner:
         differing = self.train(reference)
         if differing is not None:  # without a reference there is nothing to compare
             return [TrialResult(trial=reference, num_steps=differing.step, worst=0.0, first=differing)]
+        by_design, worlds = self._by_design(reference), [trial.world_size for trial in trials if trial.kill is None]
         results = []
-        for trial in trials[1:]:
+        for planned in trials[1:]:
             start = time.monotonic()
+            trial, compared_with = reference_of(planned, worlds, by_design)
             differing = self.train(trial)
             result = (
-                self.compare(reference, trial)
+                self.compare(compared_with, trial)
                 if differing is None
                 else TrialResult(trial=trial, num_steps=differing.step, worst=_size(differing), first=differing)
             )
+            if by_design and differing is None and compared_with.world_size != trial.world_size:
+                result = replace(result, by_design=by_design)
             results.append(result)
             outcome = "the same" if result.first is None else f"different at step {result.first.step}"
             say(f"{trial}: {outcome} ({duration(time.monotonic() - start)})", prefix=PREFIX)
-            if result.first is None:
+            if result.first is None and (trial.kill is not None or not by_design):
                 shutil.rmtree(self.folder / trial.name)
         return results
+
+    def _by_design(self, trial: Trial) -> tuple[str, ...]:
+        """Return what depends on the number of ranks by design in these settings, as the run recorded it."""
+        environments = read_environments(find_run(self.folder / trial.name, self.folder))
+        return tuple(environments[-1].get("rank_dependent", ())) if environments else ()
 
     def train(self, trial: Trial) -> FirstDifference | None:
         """Train one trial; return the first difference between its ranks, if there is one."""
@@ -152,13 +158,15 @@ class TrialRunner:
         steps = sorted(saved[0] & saved[1])
         if not steps or steps[-1] != self.config.steps:
             raise VerifyError(f"{trial}: the last step was not saved, see {self.folder / trial.name / 'log.txt'}")
-        return judge(trial, steps, lambda step: (_read(runs[0], step), _read(runs[1], step)), tolerance=self.tolerance)
+        return judge_trial(
+            trial, steps, lambda step: (_read(runs[0], step), _read(runs[1], step)), tolerance=self.tolerance
+        )
 
     def advice(self, reference: Trial, results: Sequence[TrialResult]) -> list[str]:
-        """Return the command that shows all differences, and known causes."""
+        """Return the command that shows all differences of each trial that fails."""
         lines = []
         for result in results:
-            if result.first is None:
+            if result.first is None or not result.fails:
                 continue
             if result.first.ranks is None:
                 folders = f"{self.folder / reference.name} {self.folder / result.trial.name}"
@@ -167,9 +175,6 @@ class TrialRunner:
             else:
                 ranks = find_run(self.folder / result.trial.name, self.folder).rank(0).parent
                 lines.append(f"the tensors of each rank are in {ranks}")
-        apart = [result for result in results if result.first is not None and result.first.ranks is None]
-        if apart and self.config.exact == "order":
-            lines.append(BY_DESIGN)
         return lines
 
     def values(self, results: Sequence[TrialResult], kill_seed: int) -> dict[str, Any]:
@@ -179,7 +184,7 @@ class TrialRunner:
             "steps": self.config.steps,
             "kill_seed": kill_seed,
             "tolerance": self.tolerance,
-            "agrees": all(result.first is None for result in results),
+            "agrees": not any(result.fails for result in results),
             "trials": [result_values(result) for result in results],
             "kept": str(self.folder) if self.folder.exists() else None,
         }

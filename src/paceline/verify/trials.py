@@ -1,7 +1,7 @@
 """The trials of `paceline verify`, and the first difference between a trial and the reference."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from paceline.compare.contents import Contents, compare_contents
@@ -73,6 +73,13 @@ class TrialResult:
     """The largest relative difference over these steps."""
     first: FirstDifference | None
     """None if every step is equal."""
+    by_design: tuple[str, ...] = ()
+    """What makes the trial different from the reference by design: --exact order does not cover it."""
+
+    @property
+    def fails(self) -> bool:
+        """Tell whether the trial differs where its settings promise that it does not."""
+        return self.first is not None and not self.by_design
 
 
 def check_trials(settings: Config, worlds: Sequence[int], *, kills: int, tolerance: float | None) -> None:
@@ -116,7 +123,19 @@ def plan_trials(worlds: Sequence[int], *, steps: int, kills: int, random: Random
     return trials
 
 
-def judge(
+def reference_of(trial: Trial, worlds: Sequence[int], by_design: Sequence[str]) -> tuple[Trial, Trial]:
+    """Return a trial as it can be judged, and what to compare it with.
+
+    Where the result depends on the number of ranks by design, a killed run resumes on the same number, and is compared
+    with the run that was not killed.
+    """
+    if not by_design or trial.kill is None:
+        return trial, Trial(world_size=worlds[0])
+    kill = replace(trial.kill, resume_size=trial.world_size)
+    return replace(trial, kill=kill), Trial(world_size=trial.world_size)
+
+
+def judge_trial(
     trial: Trial,
     steps: Sequence[int],
     read: Callable[[int], tuple[Contents, Contents]],

@@ -18,14 +18,22 @@ def trials_text(reference: str, results: Sequence[TrialResult], *, tolerance: fl
 
 def trials_verdict(results: Sequence[TrialResult], *, tolerance: float | None) -> str:
     """Return the verdict in a sentence."""
-    bad = [result for result in results if result.first is not None]
+    bad = [result for result in results if result.fails]
     if bad:
         verb = "does" if len(bad) == 1 else "do"
         return f"different: {count(len(bad))} of {count(len(results))} trials {verb} not match the reference"
     if tolerance is None:
         return "equal: weights, buffers, optimizer and progress have the same bits in every checkpoint of every trial"
-    worst = max((result.worst for result in results), default=0.0)
-    return f"equal within the tolerance of --exact order, {tolerance:g}: the largest relative difference is {worst:.2g}"
+    compared = [result for result in results if result.first is None]
+    worst = max((result.worst for result in compared), default=0.0)
+    equal = (
+        f"equal within the tolerance of --exact order, {tolerance:g}: the largest relative difference is {worst:.2g}"
+    )
+    others = next((result.by_design for result in results if result.first is not None), ())
+    if not others:
+        return equal
+    text = f"--exact order does not cover {' and '.join(others)}, so the world sizes differ; use --exact bitwise"
+    return f"{equal}\n{text}" if compared else text
 
 
 def result_values(result: TrialResult) -> dict[str, Any]:
@@ -33,7 +41,8 @@ def result_values(result: TrialResult) -> dict[str, Any]:
     values: dict[str, Any] = {
         "trial": str(result.trial),
         "world_size": result.trial.world_size,
-        "agrees": result.first is None,
+        "agrees": not result.fails,
+        "by_design": list(result.by_design),
         "num_steps": result.num_steps,
         "worst_relative": result.worst,
     }
@@ -48,7 +57,7 @@ def result_values(result: TrialResult) -> dict[str, Any]:
 
 def _row(result: TrialResult, tolerance: float | None) -> list[str]:
     same = "equal" if tolerance is None or result.worst == 0 else "close"
-    status = same if result.first is None else "differs"
+    status = same if result.first is None else "differs" if result.fails else "by design"
     worst = "none" if result.worst == 0 else f"{result.worst:.2g}"
     return [str(result.trial), status, str(result.num_steps), worst, _first(result.first)]
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.split import Batch
+from paceline.data.split import ImageBatch
 from tests.data import reference
 from tests.data.augmented import IMAGES, MEAN, NUM, SEED, STD, batched_bytes, pictures, plain, split
 
@@ -50,7 +50,7 @@ def same(one, other):
 
 def rows(batch, indices):
     targets = None if batch.targets is None else batch.targets[indices]
-    return Batch(batch.images[indices], batch.labels[indices], targets)
+    return ImageBatch(batch.images[indices], batch.labels[indices], targets)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

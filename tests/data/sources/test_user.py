@@ -40,6 +40,27 @@ class Broken(Noisy):
         raise KeyError("gone")
 
 
+class Sentences:
+    task, vocab_size, facts = "language", 50, {"context": 8}
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.arange(index % 5 + 1)
+
+    def collate(self, samples):
+        return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
+
+
+class Scenes(Noisy):
+    task = "segmentation"
+
+    def __getitem__(self, index):
+        return {"image": IMAGES[index], "mask": IMAGES[index, 0] > 0.5}
+
+
+def masks(): return TensorDataset(IMAGES, IMAGES[:, 0].long())
 def pair(): return TensorDataset(IMAGES, LABELS), TensorDataset(IMAGES[:5], LABELS[:5])
 def one(): return TensorDataset(IMAGES, LABELS)
 def three(): return [one(), one(), one()]
@@ -51,7 +72,8 @@ def empty(): return []
 @pytest.fixture
 def open_named(tmp_path):
     (tmp_path / "mine.py").write_text(PLUGIN)
-    return lambda name, seed=0: open_user_data(f"{tmp_path / 'mine.py'}:{name}", data_dir=tmp_path, seed=seed)
+    path = tmp_path / "mine.py"
+    return lambda name, seed=0, **own: open_user_data(f"{path}:{name}", data_dir=tmp_path, seed=seed, **own)
 
 
 def test_a_pair_is_used_for_training_and_testing(open_named):
@@ -100,3 +122,30 @@ def test_a_label_beyond_the_classes_is_named(open_named):
     with pytest.raises(DataError, match=r"item \d+ has label 3, but there are 3 classes") as caught:
         train.fetch(np.arange(18), None)
     assert "labels must be between 0 and 2" in str(caught.value.hint)
+
+
+def test_a_data_set_names_its_task_its_facts_and_its_collate(open_named):
+    data = open_named("Sentences")
+    assert (data.task, data.facts) == ("language", {"vocab_size": 50, "context": 8})
+    assert data.test.fetch(np.array([0]), None).dim() == 2
+    assert data.train.fetch(np.arange(18), 0).shape == (18, 5)
+
+
+def test_a_collate_of_the_run_replaces_that_of_the_data_set(open_named):
+    data = open_named("Sentences", collate=lambda samples: [len(sample) for sample in samples])
+    assert data.train.fetch(np.arange(3), 0) == data.train.fetch(np.arange(3), 1)
+    assert isinstance(data.train.fetch(np.arange(3), 0), list)
+
+
+def test_samples_of_other_tasks_may_have_any_structure(open_named):
+    batch = open_named("Scenes").train.fetch(np.array([1, 2]), None)
+    assert (batch["image"].shape, batch["mask"].dtype) == ((2, 1, 4, 4), torch.bool)
+    data = open_named("masks", task="segmentation")
+    images, masks = data.train.fetch(np.array([1, 2]), None)
+    assert (images.shape, masks.shape, data.facts["image_shape"]) == ((2, 1, 4, 4), (2, 4, 4), (1, 4, 4))
+
+
+def test_an_item_without_a_label_is_not_a_labelled_image(open_named):
+    with pytest.raises(DataError, match=r"item 0 is not a pair \(image, label\)") as caught:
+        open_named("Scenes", task="classification")
+    assert "--task" in str(caught.value.hint)

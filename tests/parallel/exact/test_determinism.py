@@ -19,6 +19,17 @@ def test_a_non_deterministic_operation_is_named():
     assert "--exact order" in (refused.value.hint or "")
 
 
+def test_a_notebook_that_used_cublas_too_early_is_told_what_to_set():
+    text = (
+        "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or ..., but this "
+        "operation is not deterministic because it uses CuBLAS and you have CUDA >= 10.2. To enable deterministic "
+        "behavior in this case, you must set an environment variable: CUBLAS_WORKSPACE_CONFIG=:4096:8"
+    )
+    with pytest.raises(RunError, match="cuBLAS was used in this process before") as refused, deterministic_only():
+        raise RuntimeError(text)
+    assert "restart the process or the notebook with CUBLAS_WORKSPACE_CONFIG=:4096:8" in (refused.value.hint or "")
+
+
 def test_other_errors_of_torch_pass_unchanged():
     with pytest.raises(RuntimeError, match="size of tensor"), deterministic_only():
         torch.zeros(2).add(torch.zeros(3))

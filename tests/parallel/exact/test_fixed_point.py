@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.parallel.exact.fixed_point import BLOCK, EMPTY, HEADROOM, FixedPoint
+from paceline.parallel.exact.fixed_point import ASSUMED, BLOCK, EMPTY, HEADROOM, FixedPoint
 
 CPU = torch.device("cpu")
 
@@ -16,15 +16,15 @@ def make(size: int = 2 * BLOCK, dtype: torch.dtype = torch.float32, num_terms: i
     return FixedPoint(size, dtype, CPU, num_terms=num_terms)
 
 
-def sum_up(fixed: FixedPoint, terms) -> torch.Tensor | None:
+def sum_up(fixed: FixedPoint, terms, *, wide: bool = False) -> torch.Tensor | None:
     """Return the sum of some vectors, or None where they are out of range."""
-    fixed.set_scale()
+    fixed.set_scale(wide=wide)
     total = torch.zeros(len(terms[0]), dtype=fixed.integers)
     for term in terms:
         fixed.add(term.clone(), total)
     seen = fixed.seen()
     fits = bool(fixed.fits(seen))
-    numbers = fixed.numbers(total, seen).clone() if fits else None
+    numbers = fixed.numbers(total, seen, torch.empty_like(terms[0])) if fits else None
     fixed.learn(seen)
     return numbers
 
@@ -48,11 +48,11 @@ def test_every_order_and_grouping_gives_the_same_bits(dtype, seed, num_terms, da
     alone = sum_up(fixed, terms)
     other = make(dtype=dtype)
     sum_up(other, terms)
-    other.set_scale()
+    other.set_scale(wide=False)
     totals = torch.zeros(2, len(terms[0]), dtype=other.integers)  # as on two ranks
     for position, index in enumerate(order):
         other.add(terms[index].clone(), totals[int(position < cut)])
-    numbers = other.numbers(totals.sum(0, dtype=other.integers), other.seen())
+    numbers = other.numbers(totals.sum(0, dtype=other.integers), other.seen(), torch.empty_like(terms[0]))
     assert alone is not None
     assert torch.equal(alone, numbers)
 
@@ -85,6 +85,28 @@ def test_growth_within_the_headroom_needs_no_repetition_and_beyond_it_one():
     jumped = [term * 2.0 ** (2 * HEADROOM + 1) for term in grown]
     assert sum_up(fixed, jumped) is None
     assert sum_up(fixed, jumped) is not None
+
+
+def test_wide_sums_need_no_repetition_for_gradients_that_appear_late_and_grow_fast():
+    """As in a residual branch that starts at zero: 12 bits per step, and nothing in the first."""
+    fixed, terms = make(), terms_of(6, 8)
+    zeros = [torch.zeros_like(term) for term in terms]
+    growing = [[term * 2.0**power for term in terms] for power in (-26, -14, -2, 10)]
+    for step in (zeros, *growing):
+        found = sum_up(fixed, step, wide=True)
+        assert found is not None
+        exact = torch.stack(step).double().sum(0)
+        largest = torch.stack(step).abs().amax().clamp(min=1e-30)
+        assert (found.double() - exact).abs().max() / largest < 1e-6, "as precise as the others"
+    narrow = make()
+    assert [sum_up(narrow, step) is None for step in growing] == [True, True, True, True], "the control"
+
+
+@pytest.mark.parametrize("exponent", [ASSUMED - 20, ASSUMED + 50])
+def test_wide_sums_of_numbers_far_from_the_assumed_range_are_repeated(exponent):
+    fixed, terms = make(), [term.sign() * 2.0**exponent for term in terms_of(7, 8)]
+    assert sum_up(fixed, terms, wide=True) is None
+    assert sum_up(fixed, terms, wide=True) is not None
 
 
 def test_a_row_of_zeros_keeps_its_scale():

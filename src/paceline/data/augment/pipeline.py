@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paceline.data.augment.draws import Draws, Integers, Pixels, Values, below
 from paceline.data.augment.mixing import mix_images, mix_labels
 from paceline.data.augment.policy import Policy
-from paceline.data.split import Batch, Ids
+from paceline.data.split import Ids, ImageBatch, SampleIds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,24 +57,24 @@ class Pipeline:
     """Classes of mixed labels: one more than the largest label."""
     normalise: Normalisation
     augmentation: Augmentation | None
-    pool: Ids | None
+    pool: SampleIds | None
     """The samples that may be mixed into others; None means all."""
 
-    def batch(self, ids: Ids, epoch: int | None) -> Batch:
+    def batch(self, ids: Ids, epoch: int | None) -> ImageBatch:
         """Return the samples as training sees them in `epoch`, or as evaluation sees them (None)."""
         labels = self.labels[torch.from_numpy(ids)]
         if epoch is None or self.augmentation is None:
-            return Batch(as_images(self.normalise(self.read(ids, None))), labels)
+            return ImageBatch(as_images(self.normalise(self.read(ids, None))), labels)
         policy = self.augmentation.policy.filled(self.normalise.fill)
         draws = Draws(seed=self.augmentation.seed, epoch=epoch, ids=ids)
         images = self._values(policy, draws)
         if policy.mixing is None:
-            return Batch(as_images(images), labels)
+            return ImageBatch(as_images(images), labels)
         height, width = images.shape[2:]
         blend = policy.mixing.plan(draws, self._partners, (height, width))
         others = self._values(policy, replace(draws, ids=blend.partners))
         targets = mix_labels(blend, labels, self.labels[torch.from_numpy(blend.partners)], self.num_classes)
-        return Batch(as_images(mix_images(blend, images, others)), labels, targets)
+        return ImageBatch(as_images(mix_images(blend, images, others)), labels, targets)
 
     def _partners(self, half: Integers) -> Ids:
         """Return the partners that 32-bit integers choose from the pool."""

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import zlib
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import DataError
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.in_memory import InMemory
-from paceline.data.source_files import unreadable_file
+from paceline.data.source_files import read_regular, unreadable_file
 from paceline.data.sources.published import PublishedSet, Remote, first_existing
 from paceline.data.split import DataSet
 
@@ -40,6 +41,8 @@ FASHION = PublishedSet(
 CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 MEAN, STD = (0.2860,), (0.3530,)
 IMAGE_DIMENSIONS = 3
+LARGEST_FILE = 16 + 60_000 * 28 * 28
+"""Bytes of the largest of the four files."""
 
 
 def open_fashion_mnist(data_dir: Path, augmentation: Augmentation | None = None) -> DataSet:
@@ -79,12 +82,15 @@ def _read(data_dir: Path, name: str) -> tuple[NDArray[np.uint8], Path]:
     if path is None:
         raise FASHION.missing(data_dir)
     try:
-        raw = path.read_bytes()
-        content = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        raw = BytesIO(read_regular(path))
+        with gzip.open(raw) if path.suffix == ".gz" else raw as file:
+            content = file.read(LARGEST_FILE + 1)  # a few kB may expand to gigabytes
     except (gzip.BadGzipFile, EOFError, zlib.error) as cause:
         raise _damaged(path, str(cause)) from cause
     except OSError as cause:
         raise unreadable_file(path, cause) from cause
+    if len(content) > LARGEST_FILE:
+        raise _damaged(path, f"it has more than {LARGEST_FILE:,} bytes")
     array = parse_idx(content, path)
     found, expected = hashlib.md5(content, usedforsecurity=False).hexdigest(), _MD5[name][1]
     if found != expected:

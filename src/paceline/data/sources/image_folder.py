@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.core.errors import DataError
+from paceline.core.setting_types import SampleOrder
 from paceline.core.units import count
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.decode import BadImageError
 from paceline.data.on_demand import IMAGENET_MEAN, IMAGENET_STD, BadImages, OnDemand
 from paceline.data.order import held_out
-from paceline.data.source_files import unreadable_file
+from paceline.data.source_files import read_regular, unreadable_file
 from paceline.data.split import DataSet
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
@@ -33,6 +34,8 @@ class ImageOptions:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     bad_images: BadImages = "fail"
+    order: SampleOrder = "auto"
+    """How the test images of a single folder are chosen."""
 
 
 class ImageFiles:
@@ -55,7 +58,7 @@ class ImageFiles:
     def read(self, index: int) -> bytes:
         """Return the content of an image file."""
         try:
-            return Path(self.name(index)).read_bytes()
+            return read_regular(Path(self.name(index)))
         except OSError as cause:
             raise BadImageError(cause.strerror or str(cause)) from cause
 
@@ -82,10 +85,10 @@ def open_image_folder(path: Path, options: ImageOptions, augmentation: Augmentat
             f"{path} has {there.name if there else ''} but not {wanted}", hint=f"create {path}/{wanted.split(',')[0]}"
         )
     whole = list_images(path)
-    keep, test_ids = held_out(num_samples=len(whole.names), fraction=TEST_FRACTION)
+    keep, test_ids = held_out(num_samples=len(whole.names), fraction=TEST_FRACTION, order=options.order)
     if not len(test_ids):
         raise DataError(f"{path} has only {count(len(whole.names))} images, too few for a test split")
-    return as_data_set(_some(whole, keep), _some(whole, test_ids), options, augmentation)
+    return as_data_set(_some(whole, keep[:]), _some(whole, test_ids[:]), options, augmentation)
 
 
 def as_data_set(
@@ -127,9 +130,10 @@ def list_images(root: Path) -> Listing:
     """List the images of every class folder, in the order of their names; empty class folders are refused."""
     classes = _class_folders(root)
     names: list[str] = []
+    seen = {_identity(folder) for folder in (root, *(root / name for name in classes))}
     labels: list[NDArray[np.int64]] = []
     for index, name in enumerate(classes):
-        found = sorted(_images_below(root / name, root))
+        found = sorted(_images_below(root / name, root, seen))
         if not found:
             raise DataError(
                 f"{root / name} has no image",
@@ -165,13 +169,34 @@ def _class_folders(root: Path) -> list[str]:
     return names
 
 
-def _images_below(folder: Path, root: Path) -> Iterator[str]:
+def _images_below(folder: Path, root: Path, seen: set[tuple[int, int]]) -> Iterator[str]:
+    """Yield the images below a class folder; a symbolic link to a folder that was seen before is refused."""
+
     def stop(cause: OSError) -> None:
         raise unreadable_file(Path(cause.filename or folder), cause) from cause
 
     for directory, _, files in os.walk(folder, onerror=stop, followlinks=True):
         below = Path(directory).relative_to(root)
+        if Path(directory) != folder:
+            _refuse_seen(Path(directory), seen)
         yield from (str(below / file) for file in files if file.lower().endswith(ENDINGS) and not file.startswith("."))
+
+
+def _refuse_seen(directory: Path, seen: set[tuple[int, int]]) -> None:
+    identity = _identity(directory)
+    if identity in seen:
+        raise DataError(
+            f"{directory} is a symbolic link to a folder that is listed already", hint=f"remove it: rm {directory}"
+        )
+    seen.add(identity)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    try:
+        found = folder.stat()
+    except OSError as cause:
+        raise unreadable_file(folder, cause) from cause
+    return found.st_dev, found.st_ino
 
 
 def _some(listing: Listing, ids: NDArray[np.int64]) -> Listing:

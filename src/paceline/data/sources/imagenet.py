@@ -129,20 +129,21 @@ class TarImages:
         self._path = path
         self._starts: NDArray[np.int64] = np.array([member.start for member in members], np.int64)
         self._lengths: NDArray[np.int64] = np.array([member.length for member in members], np.int64)
-        self._names = np.array([member.name for member in members], dtype=np.bytes_)
+        self._names = np.array([os.fsencode(member.name) for member in members], dtype=np.bytes_)
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def name(self, index: int) -> str:
         """Return the tar and the name inside it."""
-        return f"{self._path}:{self._names[index].decode()}"
+        return f"{self._path}:{os.fsdecode(self._names[index])}"
 
     def read(self, index: int) -> bytes:
         """Return the bytes of an image."""
         length = int(self._lengths[index])
         try:
             with self._path.open("rb", buffering=0) as file:
+                length = min(length, os.fstat(file.fileno()).st_size + 1)  # a header may lie
                 data = os.pread(file.fileno(), length, int(self._starts[index]))
         except OSError as cause:
             raise BadImageError(cause.strerror or str(cause)) from cause
@@ -209,9 +210,9 @@ def list_nested(path: Path) -> Iterator[Member]:
     try:
         with tarfile.open(path, "r:") as outer:
             for inner in outer:
+                if not inner.isfile() or not inner.name.endswith(".tar"):
+                    continue  # extractfile would follow a link, even one to itself
                 file = outer.extractfile(inner)
-                if file is None or not inner.name.endswith(".tar"):
-                    continue
                 name = inner.name.removesuffix(".tar")
                 for member in list_tar(path, file):  # pyright: ignore[reportArgumentType] - it is read like a file
                     yield Member(f"{name}/{member.name}", inner.offset_data + member.start, member.length)

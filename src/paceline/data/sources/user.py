@@ -1,29 +1,49 @@
 """The user's own data: map-style data sets returned by "my.py:build"."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from paceline.core.errors import DataError
 from paceline.core.keys import mix
 from paceline.core.plugin import call_plugin, load_plugin
+from paceline.core.setting_types import SampleOrder
+from paceline.data.collate import Collate, explained, stack_samples
 from paceline.data.order import held_out
 from paceline.data.seeding import seed_generators
-from paceline.data.split import Batch, DataSet, Ids, Split, Subset
+from paceline.data.split import DataSet, Ids, ImageBatch, Split, Subset
+from paceline.data.tree import Tree
 
 TEST_FRACTION = 0.1
 OWN_DATA = 0xDA7A
 SINGLE_SPLIT = "my.py:build may return one data set or a pair (train, test)"
+CLASSIFICATION = "classification"
+NAMED_FACTS = ("num_classes", "classes", "vocab_size", "image_shape")
+"""Facts that a data set may have as attributes; others belong in its attribute `facts`, a dict."""
+
+ToBatch = Callable[[Sequence[Any], Ids], Tree]
+"""Takes samples and their ids, and returns the batch."""
 
 
-def open_user_data(name: str, *, data_dir: Path, seed: int) -> DataSet:
+def open_user_data(  # noqa: PLR0913 - one argument per setting
+    name: str,
+    *,
+    data_dir: Path,
+    seed: int,
+    task: str | None = None,
+    collate: Collate | None = None,
+    order: SampleOrder = "auto",
+) -> DataSet:
     """Call the user's function and return splits of its result: one data set, or a pair (train, test).
 
-    Its random numbers are the same in every process and for every seed, so that the data set is fixed.
+    Its random numbers are the same in every process and for every seed, so that the data set is fixed. A data set may
+    name its usual task and facts, and have a method `collate`; `task` and `collate` override them.
     """
     seed_generators(OWN_DATA)
     built = call_plugin(name, load_plugin(name, DataError), {"data_dir": data_dir}, DataError)
@@ -34,67 +54,136 @@ def open_user_data(name: str, *, data_dir: Path, seed: int) -> DataSet:
         raise DataError(f"{name} returned {len(datasets)} data sets", hint=SINGLE_SPLIT)
     for dataset in datasets:
         _check_dataset(name, dataset)
+    usual = next((dataset.task for dataset in datasets if getattr(dataset, "task", None)), CLASSIFICATION)
+    if (task or usual) == CLASSIFICATION:
+        return _labelled_images(name, datasets, seed, order)
+    splits = [_items(name, dataset, seed, collate) for dataset in datasets]
+    train, test = splits if len(splits) == 2 else _hold_out_test(splits[0], order)
+    return DataSet(train=train, test=test, task=usual, named_facts=_facts(datasets, splits[0]))
+
+
+def _labelled_images(name: str, datasets: Sequence[Any], seed: int, order: SampleOrder) -> DataSet:
+    """Return images and class indices, checked: the data of image classification."""
     classes = _classes(name, datasets)
-    splits = [_split(name, dataset, len(classes), seed) for dataset in datasets]
+    splits = [_labelled_split(name, dataset, len(classes), seed) for dataset in datasets]
     shape = splits[0].fetch(np.array([0]), None).images.shape[1:]
     if len(shape) != 3:
         raise DataError(f"{name}: an image has shape {tuple(shape)}", hint="return channels × height × width")
-    train, test = splits if len(splits) == 2 else _hold_out_test(splits[0])
+    train, test = splits if len(splits) == 2 else _hold_out_test(splits[0], order)
     return DataSet(train=train, test=test, classes=classes, image_shape=(shape[0], shape[1], shape[2]))
 
 
 class MapStyle:
-    """A split over any data set with `len` and `[index]` that returns (image, label)."""
+    """A split over any data set with `len` and `[index]`."""
 
-    def __init__(self, dataset: Any, *, name: str, num_classes: int, seed: int) -> None:
+    def __init__(self, dataset: Any, *, name: str, seed: int, to_batch: ToBatch, sample: str = "a sample") -> None:
         self._dataset = dataset
         self._name = name
-        self._num_classes = num_classes
         self._seed = seed
+        self._to_batch = to_batch
+        self._sample = sample
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:
+    def fetch(self, ids: Ids, epoch: int | None) -> Tree:
         """Return these samples; the generators are seeded for each, so transforms may draw random numbers."""
         items = []
         for index in ids.tolist():
             seed_generators(mix(self._seed, -1 if epoch is None else epoch, index))
             items.append(self._read(index))
-        labels = torch.tensor([label for _, label in items])
-        check_labels(labels, ids, num_classes=self._num_classes, name=self._name)
-        return Batch(torch.stack([image for image, _ in items]), labels)
+        return self._to_batch(items, ids)
 
-    def _read(self, index: int) -> tuple[torch.Tensor, int]:
+    def _read(self, index: int) -> Any:
         try:
-            image, label = self._dataset[index]
+            return self._dataset[index]
         except Exception as cause:
             problem = f"{self._name}: reading item {index} raised {type(cause).__name__}: {cause}"
-            raise DataError(problem, hint="an item is a pair (image, label)") from cause
-        if not isinstance(image, torch.Tensor):
-            image = torch.as_tensor(np.asarray(image))
-        if not image.is_floating_point():
-            raise DataError(
-                f"{self._name}: the image of item {index} is {image.dtype}, not floating point",
-                hint="scale it yourself, for example image.float() / 255",
-            )
-        return image, int(label)
+            raise DataError(problem, hint=f"data set[{index}] must return {self._sample}") from cause
 
 
 class Tensors:
     """A split over a TensorDataset: a batch is one gather."""
 
-    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        self._images = images.float()
-        self._labels = labels.long()
+    def __init__(self, tensors: Sequence[Tensor], kind: Callable[..., Tree]) -> None:
+        self._tensors = tensors
+        self._kind = kind
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self._tensors[0])
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Batch:  # every epoch has the same samples
+    def fetch(self, ids: Ids, epoch: int | None) -> Tree:  # every epoch has the same samples
         """Return these samples."""
         indices = torch.from_numpy(ids)
-        return Batch(self._images[indices], self._labels[indices])
+        return self._kind(*(tensor[indices] for tensor in self._tensors))
+
+
+def _together(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tensors
+
+
+def _items(name: str, dataset: Any, seed: int, collate: Collate | None) -> Split:
+    """Return the split of a data set with samples of any structure."""
+    collate = getattr(dataset, "collate", None) if collate is None else collate
+    if collate is not None:
+        to_batch = partial(_collated, explained(collate, f"the collate of {name}"))
+        return MapStyle(dataset, name=name, seed=seed, to_batch=to_batch)
+    if isinstance(dataset, TensorDataset):
+        return Tensors(dataset.tensors, _together)
+    return MapStyle(dataset, name=name, seed=seed, to_batch=_stacked)
+
+
+def _collated(collate: Collate, items: Sequence[Any], _ids: Ids) -> Tree:
+    return collate(items)
+
+
+def _stacked(items: Sequence[Any], ids: Ids) -> Tree:
+    return stack_samples(items, ids.tolist())
+
+
+def _facts(datasets: Sequence[Any], split: Split) -> dict[str, Any]:
+    """Return what the data sets say about themselves, and the shape of images in the first place of a sample."""
+    facts: dict[str, Any] = {}
+    for dataset in reversed(datasets):
+        own = {fact: getattr(dataset, fact) for fact in NAMED_FACTS if getattr(dataset, fact, None)}
+        stated = getattr(dataset, "facts", {})
+        facts |= own | (dict(stated) if isinstance(stated, Mapping) else {})
+    if "classes" in facts:
+        facts = {"num_classes": len(facts["classes"])} | facts
+    batch = split.fetch(np.array([0]), None)
+    first = batch[0] if isinstance(batch, tuple | list) and batch else None
+    if isinstance(first, Tensor) and first.dim() == 4 and first.is_floating_point():
+        facts = {"image_shape": tuple(first.shape[1:])} | facts
+    if "image_shape" in facts:
+        channels, height, _ = facts["image_shape"]
+        facts = {"in_channels": channels, "image_size": height} | facts
+    return facts
+
+
+def _to_images(items: Sequence[Any], ids: Ids, *, name: str, num_classes: int) -> ImageBatch:
+    """Return labelled images as a batch, and refuse what is not one."""
+    images, numbers = [], []
+    for index, item in zip(ids.tolist(), items, strict=True):
+        try:
+            image, label = item
+            numbers.append(int(label))
+        except (TypeError, ValueError) as cause:
+            problem = f"{name}: item {index} is not a pair (image, label): {cause}"
+            raise DataError(problem, hint="return (image, label), or name another task with --task") from cause
+        images.append(_floating(image, index, name))
+    labels = torch.tensor(numbers)
+    check_labels(labels, ids, num_classes=num_classes, name=name)
+    return ImageBatch(torch.stack(images), labels)
+
+
+def _floating(image: Any, index: int, name: str) -> Tensor:
+    image = image if isinstance(image, Tensor) else torch.as_tensor(np.asarray(image))
+    if not image.is_floating_point():
+        raise DataError(
+            f"{name}: the image of item {index} is {image.dtype}, not floating point",
+            hint="scale it yourself, for example image.float() / 255",
+        )
+    return image
 
 
 def check_labels(labels: torch.Tensor, ids: Ids, *, num_classes: int, name: str) -> None:
@@ -118,16 +207,17 @@ def _check_dataset(name: str, dataset: Any) -> None:
         raise DataError(f"{name} returned an empty data set")
 
 
-def _split(name: str, dataset: Any, num_classes: int, seed: int) -> Split:
+def _labelled_split(name: str, dataset: Any, num_classes: int, seed: int) -> Split:
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         images, labels = dataset.tensors
         check_labels(labels, np.arange(len(labels)), num_classes=num_classes, name=name)
-        return Tensors(images, labels)
-    return MapStyle(dataset, name=name, num_classes=num_classes, seed=seed)
+        return Tensors([images.float(), labels.long()], ImageBatch)
+    to_batch = partial(_to_images, name=name, num_classes=num_classes)
+    return MapStyle(dataset, name=name, seed=seed, to_batch=to_batch, sample="a pair (image, label)")
 
 
-def _hold_out_test(split: Split) -> tuple[Split, Split]:
-    train_ids, test_ids = held_out(num_samples=len(split), fraction=TEST_FRACTION)
+def _hold_out_test(split: Split, order: SampleOrder) -> tuple[Split, Split]:
+    train_ids, test_ids = held_out(num_samples=len(split), fraction=TEST_FRACTION, order=order)
     return Subset(split, train_ids), Subset(split, test_ids)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
-from paceline.parallel.exact.fixed_point import BLOCK, EMPTY, FixedPoint, aligned
+from paceline.parallel.exact.fixed_point import BLOCK, EMPTY, FixedPoint, whole_blocks
+from paceline.parallel.sharded import is_sharded
 
 FIRST, LARGEST = 1 << 20, 25 << 20
 """Maximum bytes of the first bucket and of the others, as in DDP. Where buckets end changes no bit of the result."""
@@ -46,7 +47,7 @@ class Slot:
     @property
     def blocks(self) -> slice:
         """The blocks of the bucket that belong to the tensor."""
-        return slice(self.start // BLOCK, (self.start + aligned(self.size)) // BLOCK)
+        return slice(self.start // BLOCK, (self.start + whole_blocks(self.size)) // BLOCK)
 
     def view(self, memory: Tensor) -> Tensor:
         """Return the memory of the tensor in that of the bucket."""
@@ -57,41 +58,44 @@ class Bucket:
     """Gradients of some parameters that every rank holds as a whole."""
 
     def __init__(self, slots: Sequence[Slot], device: torch.device, *, num_terms: int) -> None:
-        self.slots, size = [], 0
+        self.slots, self.size = [], 0
         for slot in slots:
-            self.slots.append(dataclasses.replace(slot, start=size))
-            size += aligned(slot.size)
-        self.size, self._device = size, device
-        self.fixed = FixedPoint(size, slots[0].number_type, device, num_terms=num_terms)
-        self._total = torch.zeros(self._num_kept(), dtype=self.fixed.integers, device=device)
+            self.slots.append(dataclasses.replace(slot, start=self.size))
+            self.size += whole_blocks(slot.size)
+        self.fixed = FixedPoint(self.size, slots[0].number_type, device, num_terms=num_terms)
+        self._memory = torch.zeros(self._num_kept(), dtype=self.fixed.dtype, device=device)
+        """Gradients of a shard; then the sum."""
+        self._total = torch.empty(0, dtype=torch.bool, device=device)
         self._work: dist.Work | None = None
 
     def _num_kept(self) -> int:
         """Return the number of elements that this rank keeps the sum of."""
         return self.size
 
-    def begin(self) -> None:
-        """Clear the sums of the previous step."""
+    def begin(self, *, wide: bool) -> None:
+        """Clear the sums of the previous step, and choose their scale."""
+        self.fixed.set_scale(wide=wide)
+        if self._total.dtype != self.fixed.integers:
+            self._total = torch.empty_like(self._memory, dtype=self.fixed.integers)
         self._total.zero_()
-        self.fixed.set_scale()
 
     def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
-        """Add the gradients of a shard; a missing one counts as zero. With the last one, start the sum over ranks."""
-        self.fixed.add(self._collect(gradients), self._total)
-        if is_last:
-            self.start()
+        """Add the gradients of a shard; a missing one counts as zero. With the last one, start the sum over ranks.
 
-    def _collect(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        memory = torch.zeros(self.size, dtype=self.fixed.dtype, device=self._device)
+        Collective with the last one: every rank must call it, in the same order of buckets.
+        """
+        self.fixed.add(self._collect(gradients, self._memory), self._total)
+        if is_last and dist.is_initialized():
+            self._work = dist.all_reduce(self._total, async_op=True)
+
+    def _collect(self, gradients: Mapping[str, Tensor], memory: Tensor) -> Tensor:
         given = [slot for slot in self.slots if slot.name in gradients]
         if given:
             torch._foreach_copy_([slot.view(memory) for slot in given], [gradients[slot.name] for slot in given])
+        for slot in self.slots:
+            if slot.name not in gradients:
+                slot.view(memory).zero_()
         return memory
-
-    def start(self) -> None:
-        """Start the sum over ranks. Collective: every rank must call it, in the same order of buckets."""
-        if dist.is_initialized():
-            self._work = dist.all_reduce(self._total, async_op=True)
 
     def wait(self) -> None:
         """Wait for the sum over ranks."""
@@ -101,14 +105,13 @@ class Bucket:
 
     def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:
         """Set the gradients of the parameters to the sum; `seen` are the magnitudes of the step."""
-        numbers = self.fixed.numbers(self._total, seen)
+        numbers = self.fixed.numbers(self._total, seen, self._memory)
         for slot in self.slots:
             targets[slot.name].grad = slot.view(numbers).to(slot.dtype)
 
     def fill_empty(self) -> None:
         """Give blocks that were always zero the magnitude of their parameter: a rare row of an embedding needs one."""
-        for slot in self.slots:
-            own = self.fixed.magnitudes[slot.blocks]
+        for own in (self.fixed.magnitudes[slot.blocks] for slot in self.slots):
             own[own == EMPTY] = own.max()
 
 
@@ -118,54 +121,44 @@ class ShardedBucket(Bucket):
     The gradients of each shard of the batch are sent at once, so that no rank holds those of the whole model.
     """
 
-    def __init__(self, slots: Sequence[Slot], device: torch.device, *, num_terms: int) -> None:
-        self._num_ranks, self._rank = dist.get_world_size(), dist.get_rank()
-        self._received: Tensor | None = None
-        super().__init__(slots, device, num_terms=num_terms)
+    _received: Tensor | None = None
 
     def _num_kept(self) -> int:
         return sum(self._num_rows(slot) * slot.stride[0] for slot in self.slots)
 
     def _num_rows(self, slot: Slot) -> int:
         """Return the rows of a parameter that a rank owns; the last ranks may have fewer, or none."""
-        return -(-slot.shape[0] // self._num_ranks)
+        return -(-slot.shape[0] // dist.get_world_size())
 
     def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
         """Add the gradients of a shard to those of the other ranks. Collective: every rank must call it."""
-        integers = torch.zeros(self.size, dtype=self.fixed.integers, device=self._device)
-        self.fixed.add(self._collect(gradients), integers)
+        integers = self._total.new_zeros(self.size)
+        self.fixed.add(self._collect(gradients, self._memory.new_zeros(self.size)), integers)
         self.wait()
-        sent = torch.zeros(self._num_ranks, len(self._total), dtype=integers.dtype, device=self._device)
-        start = 0
+        by_rank, num_ranks = [], dist.get_world_size()
         for slot in self.slots:
-            length = self._num_rows(slot) * slot.stride[0]
-            whole = integers[slot.start : slot.start + slot.size]
-            for rank, rows in enumerate(whole.split(length)):
-                sent[rank, start : start + len(rows)] = rows
-            start += length
+            missing = num_ranks * self._num_rows(slot) * slot.stride[0] - slot.size
+            whole = functional.pad(integers[slot.start : slot.start + slot.size], (0, missing))
+            by_rank.append(whole.view(num_ranks, -1))
         self._received = torch.empty_like(self._total)
-        self._work = dist.reduce_scatter_tensor(self._received, sent.flatten(), async_op=True)
-
-    def start(self) -> None:
-        """Do nothing: every shard has been sent."""
+        self._work = dist.reduce_scatter_tensor(self._received, torch.cat(by_rank, 1).flatten(), async_op=True)
 
     def wait(self) -> None:
         """Wait for the gradients that were sent last."""
         super().wait()
         if self._received is not None:
-            self._total += self._received
+            self._total.add_(self._received)
             self._received = None
 
     def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:
         """Set the gradients of this rank's rows to the sum."""
-        units = self.fixed.units(seen).expand(-1, BLOCK)
-        start = 0
+        units, start = self.fixed.units(seen).expand(-1, BLOCK), 0
         for slot in self.slots:
             target, length = targets[slot.name], self._num_rows(slot) * slot.stride[0]
-            assert isinstance(target, DTensor), "fsdp shards all parameters"
+            assert is_sharded(target), "fsdp shards all parameters"
             gradient = torch.zeros_like(target, requires_grad=False)
             local = gradient.to_local()  # pyright: ignore[reportAttributeAccessIssue] - a DTensor too
-            first = min(self._rank * length, slot.size)
+            first = min(dist.get_rank() * length, slot.size)
             own = units[slot.blocks].flatten()[first : first + local.numel()]
             numbers = self._total[start : start + local.numel()].to(self.fixed.dtype) * own
             local.copy_(numbers.as_strided(local.shape, slot.stride))
@@ -175,14 +168,11 @@ class ShardedBucket(Bucket):
 
 def group_slots(slots: Sequence[Slot], largest_mb: float | None) -> list[list[Slot]]:
     """Group tensors in the given order into buckets of one type each, at most `largest_mb` MB if possible."""
-    groups: list[list[Slot]] = []
-    num_bytes = 0
+    groups: list[list[Slot]] = [[]]
     for slot in slots:
-        limit = largest_mb * 2**20 if largest_mb is not None else FIRST if len(groups) <= 1 else LARGEST
-        own = slot.size * slot.number_type.itemsize
-        if not groups or num_bytes + own > limit or slot.number_type != groups[-1][0].number_type:
+        limit = largest_mb * 2**20 if largest_mb is not None else FIRST if len(groups) == 1 else LARGEST
+        num_bytes = sum(each.size for each in [*groups[-1], slot]) * slot.number_type.itemsize
+        if groups[-1] and (num_bytes > limit or slot.number_type != groups[-1][0].number_type):
             groups.append([])
-            num_bytes = 0
         groups[-1].append(slot)
-        num_bytes += own
     return groups

@@ -14,7 +14,8 @@ from paceline.parallel.device import describe_device, gpu_facts
 from paceline.records.environment import cpu_name, vector_instructions
 
 MARK = "does not have a deterministic implementation"
-ARITHMETIC = 3
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+ARITHMETIC = 4
 """Increased whenever a change of Paceline changes the bits of a result."""
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
 """Variables that make the libraries below torch choose other instructions."""
@@ -25,12 +26,17 @@ def deterministic_only() -> Iterator[None]:
     """Make a non-deterministic operation fail with ModelError."""
     checks: Any = deterministic  # a module with a property, which type checkers cannot see
     before = torch.are_deterministic_algorithms_enabled(), checks.fill_uninitialized_memory
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it is first used
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # read by cuBLAS when it is first used
     torch.use_deterministic_algorithms(mode=True)
     checks.fill_uninitialized_memory = False  # a debugging aid that costs time
     try:
         yield
     except RuntimeError as problem:
+        if WORKSPACE in str(problem):
+            raise RunError(
+                f"cuBLAS was used in this process before {WORKSPACE} was set, and is non-deterministic without it",
+                hint=f"restart the process or the notebook with {WORKSPACE}=:4096:8",
+            ) from problem
         if MARK not in str(problem):
             raise
         operation = str(problem).split(MARK)[0].strip()

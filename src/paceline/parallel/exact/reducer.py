@@ -9,16 +9,18 @@ from weakref import WeakMethod
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from paceline.core.config import Config
 from paceline.core.errors import ModelError
 from paceline.parallel.exact.bucket import Bucket, ShardedBucket, Slot, group_slots
 from paceline.parallel.module_state import ModuleState, weights_changed
+from paceline.parallel.sharded import is_sharded
 from paceline.parallel.team import Team
 
 STATE = "(state)"
 """The name of the slot for changes of buffers."""
+WIDE, NUM_WIDE = "(wide)", 16
+"""Steps with wide sums that are left, by its name in a checkpoint: at the start, and after an overflow."""
 
 
 class Reducer:
@@ -39,28 +41,21 @@ class Reducer:
         """`slots` describes the model's parameters as they are where they are not sharded."""
         self._team, self._state = team, state
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self.is_sharded = any(isinstance(value, DTensor) for value in self._parameters.values())
+        self.is_sharded = any(is_sharded(value) for value in self._parameters.values())
         self.is_exact = False
         """Whether the last step needs no repetition."""
         self._state_memory = torch.zeros(state.size, device=team.device)
         # The backward pass runs from the last layer to the first; changes of the state are known at its end.
-        groups = group_slots([slots[name] for name in reversed(self._parameters)], config.bucket_mb)
-        kinds: list[type[Bucket]] = [ShardedBucket if self.is_sharded else Bucket] * len(groups)
-        if state.size:
-            groups.append([Slot.of(STATE, self._state_memory)])
-            kinds.append(Bucket)
-            if not self.is_sharded and groups[-2][0].number_type == torch.float32:
-                groups[-2:], kinds = [groups[-2] + groups[-1]], kinds[:-1]
-        assert config.fixed_shards is not None
-        self._buckets = [
-            kind(group, team.device, num_terms=config.fixed_shards) for kind, group in zip(kinds, groups, strict=True)
-        ]
+        own, last = [slots[name] for name in reversed(self._parameters)], [Slot.of(STATE, self._state_memory)]
+        kind, rest = (ShardedBucket, last) if self.is_sharded else (Bucket, [])
+        num_terms = config.fixed_shards or 1
+        groups = group_slots(own if rest or not state.size else own + last, config.bucket_mb)
+        self._buckets = [kind(group, team.device, num_terms=num_terms) for group in groups]
+        self._buckets += [Bucket(rest, team.device, num_terms=num_terms)] if rest and state.size else []
         self._bucket_of = {slot.name: number for number, bucket in enumerate(self._buckets) for slot in bucket.slots}
         self._gradients: dict[str, Tensor] = {}
-        self._num_arrived = [0] * len(self._buckets)
-        self._num_added = 0
-        self._num_left, self._weight = 0, 0.0
-        self._watches = False
+        self._num_added = self._num_left = 0
+        self._weight, self._watches, self._num_wide = 0.0, False, NUM_WIDE
         if self.is_sharded:
             self._watch_unsharded(model)
         elif team.world.size > 1:
@@ -70,28 +65,24 @@ class Reducer:
     @contextmanager
     def step(self, num_own: int) -> Iterator["Reducer"]:
         """Compute a step with `num_own` micro-batches on this rank. Collective: every rank must call it."""
-        self._num_left, self._weight = num_own, 0.0
+        self._num_left, self._num_added, self._weight = num_own, 0, 0.0
         self._state.begin()
         for bucket in self._buckets:
-            bucket.begin()
+            bucket.begin(wide=bool(self._num_wide))
         versions = self._versions()
         yield self
         for name, version in self._versions().items():
             if version != versions[name]:
                 raise weights_changed(name)
-        if not num_own:
-            self._add_left(is_last=True)
+        self._add_left()  # a rank without a shard takes part, too
         self._finish()
 
     @contextmanager
     def micro_batch(self, weight: float) -> Iterator[None]:
         """Compute this rank's next shard; `weight` is its fraction of the batch, 0 if it must not count."""
         self._state.reset()
-        self._num_left -= 1
-        self._num_added = 0
-        self._num_arrived = [0] * len(self._buckets)
+        self._num_left, self._num_added, self._weight = self._num_left - 1, 0, weight
         self._watches = self.is_sharded or (self._num_left == 0 and self._team.world.size > 1)
-        self._weight = weight
         yield
         self._watches = False
         for name, parameter in self._parameters.items():
@@ -99,22 +90,27 @@ class Reducer:
                 self._gradients[name], parameter.grad = parameter.grad, None
         if self._state.size and weight:
             self._gradients[STATE] = self._state.change(weight).to(self._state_memory)
-        self._add_left(is_last=self._num_left == 0)
+        self._add_left()
 
     def _versions(self) -> dict[str, int]:
         """Return how often each parameter was changed in place; the whole ones of fsdp cannot be counted."""
         return {} if self.is_sharded else {name: value._version for name, value in self._parameters.items()}  # noqa: SLF001
 
-    def _add_left(self, *, is_last: bool) -> None:
+    def _add_left(self) -> None:
         """Let all buckets take the gradients of a shard that have not done so during its backward pass."""
-        for bucket in self._buckets[self._num_added :]:
-            bucket.add(self._gradients if self._weight else {}, is_last=is_last)
-        self._gradients.clear()
-        self._num_added = 0
+        while self._num_added < len(self._buckets):
+            self._add_next()
+
+    def _add_next(self) -> None:
+        bucket = self._buckets[self._num_added]
+        given = {slot.name: self._gradients.pop(slot.name) for slot in bucket.slots if slot.name in self._gradients}
+        bucket.add(given if self._weight else {}, is_last=self._num_left == 0)
+        self._num_added += 1
 
     def _watch(self, name: str, parameter: Tensor) -> None:
         # Hooks outlive the reducer; a weak reference lets its memory be freed.
-        parameter.register_post_accumulate_grad_hook(partial(_tell, WeakMethod(self._arrived), name))
+        arrived = WeakMethod(self._arrived)
+        parameter.register_post_accumulate_grad_hook(lambda given: (arrived() or _ignore)(name, given))
 
     def _watch_unsharded(self, model: nn.Module) -> None:
         """Watch the whole parameters, which a sharded model has from its first forward pass on."""
@@ -122,11 +118,10 @@ class Reducer:
         watch = WeakMethod(self._watch)
 
         def watch_own(module: nn.Module, _inputs: object, *, prefix: str) -> None:
-            reducer_watch = watch()
             for name, parameter in module.named_parameters(recurse=False):
-                if parameter.requires_grad and id(parameter) not in watched and reducer_watch is not None:
+                if parameter.requires_grad and id(parameter) not in watched:
                     watched.add(id(parameter))
-                    reducer_watch(prefix + name, parameter)
+                    (watch() or _ignore)(prefix + name, parameter)
 
         for name, module in model.named_modules():
             module.register_forward_pre_hook(partial(watch_own, prefix=f"{name}." if name else ""))
@@ -135,24 +130,17 @@ class Reducer:
         """Take a gradient, and let every complete bucket add its own, in order."""
         if not self._watches:
             return
-        gradient, parameter.grad = parameter.grad, None
-        number = self._bucket_of[name]
-        if name in self._gradients or number < self._num_added:
+        if name in self._gradients or self._bucket_of[name] < self._num_added:
             raise ModelError(
                 "a parameter got a second gradient in one backward pass, as reentrant checkpointing does",
                 hint="use checkpoint(…, use_reentrant=False), or --exact order",
             )
-        assert gradient is not None
-        self._gradients[name] = gradient
-        self._num_arrived[number] += 1
-        while self._num_arrived[self._num_added] == len(self._buckets[self._num_added].slots):
-            bucket = self._buckets[self._num_added]
-            bucket.add(self._gradients if self._weight else {}, is_last=self._num_left == 0)
-            for slot in bucket.slots:
-                del self._gradients[slot.name]
-            self._num_added += 1
-            if self._num_added == len(self._buckets):
-                return
+        assert parameter.grad is not None
+        self._gradients[name], parameter.grad = parameter.grad, None
+        while self._num_added < len(self._buckets) and all(
+            slot.name in self._gradients for slot in self._buckets[self._num_added].slots
+        ):
+            self._add_next()
 
     def _finish(self) -> None:
         """Wait for all sums, and set the gradients if they are exact. Collective: every rank must call it."""
@@ -161,16 +149,15 @@ class Reducer:
             dist.all_reduce(seen, op=dist.ReduceOp.MAX)
         parts = seen.split([len(bucket.fixed.magnitudes) for bucket in self._buckets])
         by_bucket = list(zip(self._buckets, parts, strict=True))
-        for bucket in self._buckets:
-            bucket.wait()
         self.is_exact = bool(torch.stack([bucket.fixed.fits(part) for bucket, part in by_bucket]).all())
-        targets = self._parameters | {STATE: self._state_memory}
         for bucket, part in by_bucket:
+            bucket.wait()
             if self.is_exact:
-                bucket.give(targets, part)
+                bucket.give(self._parameters | {STATE: self._state_memory}, part)
             bucket.fixed.learn(part)
-            if not self.is_exact:
+            if not self.is_exact or self._num_wide == 1:
                 bucket.fill_empty()
+        self._num_wide = max(0, self._num_wide - 1) if self.is_exact else NUM_WIDE
         self._state.reset()
         if self.is_exact and self._state.size:
             assert self._state_memory.grad is not None
@@ -179,7 +166,8 @@ class Reducer:
     @torch.no_grad()
     def clip(self, limit: float) -> None:
         """Scale the gradient down to this norm, whose bits do not depend on the sharding. Collective."""
-        gradients = [_local(parameter.grad) for parameter in self._parameters.values() if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+        gradients = [each.to_local() if is_sharded(each) else each for each in gradients]
         largest = torch.stack([gradient.abs().amax().double() for gradient in gradients if gradient.numel()]).amax()
         if self.is_sharded:
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
@@ -187,34 +175,27 @@ class Reducer:
         size = sum(parameter.numel() for parameter in self._parameters.values())
         unit = torch.frexp(largest).exponent.double() * 2 + math.ceil(math.log2(size)) - 51
         rounder = 1.5 * torch.exp2(unit + 52)
-        squares = sum(((gradient.double().square() + rounder) - rounder).sum() for gradient in gradients)
-        assert isinstance(squares, Tensor)
+        squares = torch.stack([((each.double().square() + rounder) - rounder).sum() for each in gradients]).sum()
         if self.is_sharded:
             dist.all_reduce(squares)
         factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0).float()
         for gradient in gradients:
             gradient.mul_(factor)
 
+    def _magnitudes(self) -> dict[str, Tensor]:
+        return {slot.name: bucket.fixed.magnitudes[slot.blocks] for bucket in self._buckets for slot in bucket.slots}
+
     def capture(self) -> dict[str, Tensor]:
         """Return the magnitudes that the scale of the next step follows from, by name."""
-        return {
-            slot.name: bucket.fixed.magnitudes[slot.blocks].cpu() for bucket in self._buckets for slot in bucket.slots
-        }
+        return {name: part.cpu() for name, part in self._magnitudes().items()} | {WIDE: torch.tensor(self._num_wide)}
 
     def restore(self, magnitudes: Mapping[str, Tensor]) -> None:
         """Set the magnitudes from those of a checkpoint."""
-        for bucket in self._buckets:
-            for slot in bucket.slots:
-                if slot.name in magnitudes:
-                    bucket.fixed.magnitudes[slot.blocks].copy_(magnitudes[slot.name])
+        self._num_wide = int(magnitudes[WIDE])
+        for name, part in self._magnitudes().items():
+            if name in magnitudes:
+                part.copy_(magnitudes[name])
 
 
-def _tell(arrived: WeakMethod, name: str, parameter: Tensor) -> None:
-    """Notify the reducer, if it still exists, of another gradient."""
-    method = arrived()
-    if method is not None:
-        method(name, parameter)
-
-
-def _local(gradient: Tensor) -> Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+def _ignore(_name: str, _parameter: Tensor) -> None:
+    """Take the place of a method of a reducer that no longer exists."""

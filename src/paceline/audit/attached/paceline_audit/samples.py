@@ -11,7 +11,7 @@ from torch.utils.data import _utils, dataloader
 
 from . import early
 from .digests import Generators, dataset_facts, digest_leaves, generator_states
-from .limits import end_rank
+from .rank_end import end_rank
 from .settings import BATCH_FACTOR, EPOCHS, EVAL_BATCHES, LARGEST_ORDER, TRAIN_BATCHES
 
 MOST_DIGESTS = 4

@@ -70,7 +70,7 @@ class Listener:
 
 
 @dataclass
-class Progress:
+class ScriptProgress:
     """The training of this process."""
 
     steps: int = 0
@@ -98,5 +98,5 @@ class Progress:
         self.passes, self.synced, self.batches = 0, 0, []
 
 
-progress = Progress()
+progress = ScriptProgress()
 listeners: list[Listener] = []

@@ -235,7 +235,7 @@ def _save(original: Function) -> Function:
     return save
 
 
-def leave() -> None:
+def tell_exit() -> None:
     """Tell the listeners that this process ends, once; a loader's worker has nothing to say."""
     if guard.has_exited or torch.utils.data.get_worker_info() is not None:
         return
@@ -249,7 +249,7 @@ def _after_fork() -> None:
     progress.__init__()
     guard.__init__()
     journal.rank = None
-    multiprocessing.util.Finalize(None, leave, exitpriority=100)  # such a process calls no atexit function
+    multiprocessing.util.Finalize(None, tell_exit, exitpriority=100)  # such a process calls no atexit function
 
 
 def install() -> None:
@@ -267,6 +267,6 @@ def install() -> None:
         if hasattr(c10d, name):
             wrap(c10d, name, make)
             setattr(dist, name, getattr(c10d, name))
-    atexit.register(leave)
-    multiprocessing.util.Finalize(None, leave, exitpriority=100)
+    atexit.register(tell_exit)
+    multiprocessing.util.Finalize(None, tell_exit, exitpriority=100)
     os.register_at_fork(after_in_child=_after_fork)

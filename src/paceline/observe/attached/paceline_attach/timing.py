@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from . import journal
-from .clock import PHASES, Clock
 from .facts import machine_facts, size_facts
 from .listener import Listener, listeners, progress
+from .phase_clock import PHASES, PhaseClock
 
 STEPS_PER_INTERVAL = 10
 THREADS = "/proc/self/task"
@@ -19,7 +19,7 @@ class Timing(Listener):
     """The clock of this process; it starts with the first sign that the process trains."""
 
     def __init__(self) -> None:
-        self._clock: Clock | None = None
+        self._clock: PhaseClock | None = None
         self._interval = _Interval()
         self._computed = False
         os.register_at_fork(after_in_child=self._forget)
@@ -29,10 +29,10 @@ class Timing(Listener):
         self._clock = None
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> PhaseClock:
         """The clock of this process."""
         if self._clock is None:
-            self._clock = Clock(max(0.0, time.time() - journal.born()))
+            self._clock = PhaseClock(max(0.0, time.time() - journal.born()))
             self._interval = _Interval()
         return self._clock
 
@@ -163,7 +163,7 @@ class _Interval:
         self._passes: list[int] = []
         self._lr = 0.0
 
-    def count(self, clock: Clock, optimizer: Any) -> None:
+    def count(self, clock: PhaseClock, optimizer: Any) -> None:
         """Count a step."""
         self.waits.append(round(clock.totals["grad_sync"] - self._sync, 7))
         self._sync = clock.totals["grad_sync"]
@@ -172,7 +172,7 @@ class _Interval:
         lr = optimizer.param_groups[0].get("lr", 0.0)
         self._lr = lr if isinstance(lr, float) else 0.0  # reading a tensor would wait for the device
 
-    def write(self, clock: Clock, step: int, kind: str = "interval") -> None:
+    def write(self, clock: PhaseClock, step: int, kind: str = "interval") -> None:
         """Write the interval, and start the next."""
         usage = _cpu_seconds(), _cpu_wait()
         journal.put(

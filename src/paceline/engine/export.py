@@ -1,0 +1,172 @@
+"""The model of a run for other programs: weights in the layout of Hugging Face, torch.export, ONNX, and a card."""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from paceline.core.config import Config
+from paceline.core.errors import CheckpointError, ConfigError, ModelError
+from paceline.data.catalog import open_data, split_data
+from paceline.engine.checkpoint import Checkpoints, load_checkpoint
+from paceline.engine.model_setup import check_fit
+from paceline.models.zoo import build_model
+from paceline.records.folder import RunFolder
+
+WEIGHTS, SETTINGS, CARD, STATE_DICT = "model.safetensors", "config.json", "README.md", "pytorch_model.bin"
+PROGRAM, ONNX = "model.pt2", "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """What is exported: the weights that a run evaluates, and what a program needs to use them."""
+
+    config: Config
+    run: Path
+    checkpoint: Path
+    weights: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+    model: nn.Module
+    example: Tensor
+    """Two inputs of the model."""
+
+
+def read_export(folder: RunFolder, config: Config, *, checkpoint: str) -> Export:
+    """Return the weights of a checkpoint, those of the moving average if there is one, and their model."""
+    path = Checkpoints(folder.checkpoints, keep=1).named(checkpoint)
+    state = load_checkpoint(path)
+    weights = state["model"] if state.get("ema") is None else state["ema"]
+    splits = split_data(open_data(config), valid_split=config.valid_split)
+    model = build_model(config.model, **splits.facts)
+    check_fit(model, weights, name=config.model)
+    model.load_state_dict(weights)
+    batch = splits.train.fetch(np.arange(2), None)
+    example = batch[:, :-1] if isinstance(batch, Tensor) else batch[0]  # tokens are also their targets
+    return Export(
+        config=config,
+        run=folder.path,
+        checkpoint=path,
+        weights=weights,
+        facts=splits.facts,
+        model=model.eval(),
+        example=example,
+    )
+
+
+def write_safetensors(export: Export, folder: Path) -> Path:
+    """Write the weights in the layout of Hugging Face: model.safetensors beside config.json.
+
+    The weights of a model of Hugging Face have the names of its library, and its own config.json.
+    """
+    weights, settings = dict(export.weights), {"model": export.config.model, "facts": _plain(export.facts)}
+    text = json.dumps(settings, indent=2)
+    if export.config.model.startswith("hf:"):
+        weights = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+        source = Path(export.config.model.partition(":")[2]).expanduser() / SETTINGS
+        text = source.read_text(encoding="utf-8")
+    path = folder / WEIGHTS
+    save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path, metadata={"format": "pt"})
+    (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def write_state_dict(export: Export, folder: Path) -> Path:
+    """Write the weights as torch.save does."""
+    torch.save(dict(export.weights), folder / STATE_DICT)
+    return folder / STATE_DICT
+
+
+def write_program(export: Export, folder: Path) -> Path:
+    """Write the model as a program of torch.export that takes any number of samples."""
+    dynamic = ({0: torch.export.Dim("samples")},)
+    try:
+        program = torch.export.export(export.model, (export.example,), dynamic_shapes=dynamic)
+    except Exception as cause:
+        raise ModelError(
+            f"torch.export does not support {export.config.model}: {type(cause).__name__}: {cause}",
+            hint="use --format safetensors",
+        ) from cause
+    torch.export.save(program, folder / PROGRAM)
+    return folder / PROGRAM
+
+
+def write_onnx(export: Export, folder: Path) -> Path:
+    """Write the model as ONNX, where onnx and onnxscript are installed."""
+    for library in ("onnx", "onnxscript"):
+        try:
+            importlib.import_module(library)
+        except ImportError as cause:
+            raise ConfigError(f"--format onnx needs {library}", hint="pip install onnx onnxscript") from cause
+    path = folder / ONNX
+    torch.onnx.export(export.model, (export.example,), str(path), dynamo=True)
+    return path
+
+
+FORMATS: Mapping[str, Callable[[Export, Path], Path]] = {
+    "safetensors": write_safetensors,
+    "state-dict": write_state_dict,
+    "torch-export": write_program,
+    "onnx": write_onnx,
+}
+
+
+def write_export(export: Export, folder: Path, formats: tuple[str, ...], scores: Mapping[str, Any]) -> list[Path]:
+    """Write the model in each format, and a card of how it was trained; return the files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [FORMATS[name](export, folder) for name in formats]
+        (folder / CARD).write_text(model_card(export, scores), encoding="utf-8")
+    except OSError as cause:
+        raise CheckpointError(f"cannot write to {folder}: {cause.strerror}", hint="choose another --out") from cause
+    return [*files, folder / CARD]
+
+
+def model_card(export: Export, scores: Mapping[str, Any]) -> str:
+    """Return a page in Markdown: how the model was trained, its scores, and how to load it."""
+    config = export.config
+    settings = "\n".join(f"| `{key}` | {value} |" for key, value in config.as_dict().items())
+    measured = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
+    facts = ", ".join(f"{name}={value!r}" for name, value in export.facts.items() if name in LOADED)
+    return f"""# {config.run_name}
+
+{config.model}, trained on {config.data} with Paceline. Weights of `{export.checkpoint.name}` of the run `{export.run}`.
+
+## Scores
+
+| | |
+|---|---|
+{measured}
+
+## Use
+
+```python
+from paceline.models.zoo import build_model
+from safetensors.torch import load_file
+
+model = build_model("{config.model}", {facts})
+model.load_state_dict(load_file("{WEIGHTS}"))
+model.eval()
+```
+
+## Settings
+
+| setting | value |
+|---|---|
+{settings}
+"""
+
+
+LOADED = ("num_classes", "num_outputs", "image_shape", "vocab_size", "context")
+"""Facts of the data that built-in models are built from."""
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that JSON can hold."""
+    return {name: value for name, value in facts.items() if isinstance(value, str | int | float | tuple | list)}

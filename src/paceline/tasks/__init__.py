@@ -1,0 +1,1 @@
+"""Tasks: how a batch becomes a loss, and how outputs become metrics."""

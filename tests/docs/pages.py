@@ -1,0 +1,15 @@
+"""What the pages of the docs contain: code blocks, and the files that they tell people to write."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+
+
+def write_files(page: str, folder: Path) -> None:
+    """Write the Python files of a page under the names that their first lines give."""
+    for kind, block in BLOCK.findall((ROOT / page).read_text()):
+        name = re.match(r"# (\w+\.py)\n", block)
+        if kind == "python" and name is not None:
+            (folder / name[1]).write_text(block)
