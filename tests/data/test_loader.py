@@ -58,6 +58,10 @@ def test_grouped_batches_equal_those_fetched_alone(workers, held_out, epoch):
         assert_same(batch, split.fetch(ids, epoch))
 
 
+def test_workers_without_a_batch_to_prepare_are_not_started():
+    assert list(load_batches(some_images(num=4), [], workers=2, pin=False)) == []
+
+
 def test_workers_are_forked_whatever_the_default_is():
     default = multiprocessing.get_start_method()
     multiprocessing.set_start_method("forkserver", force=True)

@@ -50,8 +50,9 @@ def test_a_rank_that_hangs_is_named_with_the_users_function_and_line(tmp_path):
     folder = RunFolder(tmp_path)
     folder.rank(1).parent.mkdir()
     process = hanging_rank(folder, "asked", tmp_path / "my.py")
-    line = next(number for number, text in enumerate(HANGS.splitlines(), 1) if "time.sleep(1000)" in text)
-    assert roll_call(folder, process.pid) == [f"rank 1 is in forward ({tmp_path}/my.py, line {line})"]
+    lines = [number for number, text in enumerate(HANGS.splitlines(), 1) if text.startswith("    ")][:2]
+    (found,) = roll_call(folder, process.pid)  # it may be asked between its print and its sleep
+    assert found in [f"rank 1 is in forward ({tmp_path}/my.py, line {line})" for line in lines]
     assert process.poll() is None
     process.kill()
     process.communicate()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.core.errors import ConfigError
+from paceline.records.phases import PHASES
 from paceline.records.profile import ProfiledBucket
 from paceline.verify import gpu_acceptance
 from paceline.verify.gpu_acceptance import Acceptance, Outcome, outcome_line, refuse_too_few
@@ -71,7 +72,7 @@ def test_a_line_shows_the_result():
 
 
 def phases_line(step: float, seconds: float) -> str:
-    phases = {"start": [1.0, 1.0], "forward": [step, step]}
+    phases = {name: [0.0, 0.0] for name in PHASES} | {"start": [1.0, 1.0], "forward": [step, step]}
     record = {"kind": "phases", "step": 60, "steps": 60, "seconds": [seconds] * 2, "phases": phases}
     return json.dumps(record | {"last": [0, 0], "cpu": [0.0, 0.0], "cpu_wait": [0.0, 0.0]}) + "\n"
 
@@ -85,6 +86,13 @@ def test_phases_that_do_not_add_up_to_the_time_are_a_problem(acceptance, monkeyp
     (outcome,) = acceptance.run(["clock"])
     assert (outcome.problem is None) is fits
     assert outcome.detail.startswith(f"phases 2.00 s of {seconds - 1:.2f} s")
+
+
+def test_a_run_without_phases_is_a_problem(acceptance, monkeypatch, tmp_path):
+    (tmp_path / "runs" / "clock" / "001").mkdir(parents=True)
+    monkeypatch.setattr(gpu_acceptance, "run_child", lambda *_: (0, ""))
+    (outcome,) = acceptance.run(["clock"])
+    assert outcome.problem == "phases.jsonl has no phases"
 
 
 def bucket(ready: float, done: float) -> ProfiledBucket:

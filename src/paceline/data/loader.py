@@ -19,6 +19,7 @@ from paceline.data.tree import Tree, pinned, rows
 def load_batches(split: Split, requests: Requests, *, workers: int, pin: bool) -> Iterator[Tree]:
     """Yield the requested batches, all of one epoch, in order."""
     groups = RequestGroups.make(requests, split.group_size if isinstance(split, GroupingSplit) else 1)
+    workers = min(workers, len(groups))
     if workers == 0:
         return _load_here(split, groups, pin=pin)
     return _load_ahead(split, groups, workers=workers, pin=pin)
@@ -45,7 +46,7 @@ def _load_ahead(split: Split, groups: RequestGroups, *, workers: int, pin: bool)
         _Fetcher(split, groups),
         batch_size=None,
         shuffle=False,
-        num_workers=min(workers, len(groups)),
+        num_workers=workers,
         pin_memory=pin,
         persistent_workers=False,
         multiprocessing_context="fork",  # the default since Python 3.14 starts workers from a process in between

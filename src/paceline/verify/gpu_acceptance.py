@@ -145,6 +145,8 @@ class Acceptance:
         if problem is not None:
             return problem
         records = [record for record in read_phases(self._run("clock")) if isinstance(record, PhaseRecord)]
+        if not records:
+            return "phases.jsonl has no phases"
         found = [_measured_and_elapsed(records, rank) for rank in range(2)]
         self._details["clock"] = ", ".join(f"phases {measured:.2f} s of {elapsed:.2f} s" for measured, elapsed in found)
         wrong = [pair for pair in found if abs(pair[0] - pair[1]) > CLOCK_TOLERANCE * pair[1]]
