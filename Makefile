@@ -7,7 +7,7 @@ BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all campaign lab fuzz causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
+.PHONY: help demo test test-all campaign lab fuzz chaos causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, 
 
 fuzz: $(READY)  ## read 100,000 damaged or invented inputs with every reader of a file
 	FUZZ=100000 $(PYTHON) -m pytest --timeout 0 tests/records/test_lying_files.py tests/data/test_lying_data.py
+
+chaos: $(READY) lab-packages  ## strike training with random faults, as root, and check bits, records, files and processes
+	$(PYTHON) -m lab.chaos $(CHAOS)
 
 causes: $(READY) lab-packages  ## plant causes in runs, ten times each, and see whether explain names them, as root
 	$(PYTHON) -m lab.causes --trials 10

@@ -19,8 +19,9 @@ import torch
 from benchmarks.exact import Answer, Variant, Work, free_port, here, ranks
 from benchmarks.interleave import show, take_turns
 from paceline.core.world import World
+from paceline.parallel.join import join
 from paceline.parallel.replicas import short_hash
-from paceline.parallel.team import Team, join
+from paceline.parallel.team import Team
 
 
 class Halved:

@@ -35,11 +35,12 @@ from paceline.engine.job import build_job
 from paceline.engine.loop import Training
 from paceline.engine.progress import Progress
 from paceline.engine.rank import open_run_folder
-from paceline.engine.run import Run
+from paceline.engine.run import JobRun
 from paceline.parallel.device import hold_memory
 from paceline.parallel.exact.determinism import deterministic_only
+from paceline.parallel.join import join
 from paceline.parallel.network import choose_interface
-from paceline.parallel.team import Team, join
+from paceline.parallel.team import Team
 
 PORT = 29511
 LONGEST = 460
@@ -125,7 +126,7 @@ class Variant:
         self.steps, self.exact = work.steps, config.exact == "bitwise"
         self.progress, clock, self.team = Progress(), Clock(alone=team.world.size == 1), team
         job = build_job(config, team)
-        run = Run(job, self.progress, team, open_run_folder(job, None, team.world), clock=clock)
+        run = JobRun(job, self.progress, team, open_run_folder(job, None, team.world), clock=clock)
         self.training = Training(job, self.progress, team, run.recorder, clock=clock)
         self.stop = StopAfter(self.progress)
         self.sent = self.steps_done = 0

@@ -36,7 +36,7 @@ from paceline.engine.job import build_job
 from paceline.engine.loop import Training
 from paceline.engine.progress import Progress
 from paceline.engine.rank import open_run_folder
-from paceline.engine.run import Run
+from paceline.engine.run import JobRun
 from paceline.models.zoo import build_model
 from paceline.parallel.team import Team
 
@@ -153,7 +153,7 @@ def paceline(work: Work, steps: int, folder: str) -> Iterator[Callable[[], None]
     )
     team, progress, clock = Team(World(), torch.device("cpu")), Progress(), Clock(alone=True)
     job = build_job(config, team)
-    run = Run(job, progress, team, open_run_folder(job, None, team.world), clock=clock)
+    run = JobRun(job, progress, team, open_run_folder(job, None, team.world), clock=clock)
     training = Training(job, progress, team, run.recorder, clock=clock)
     stop = StopAfter(progress)
 

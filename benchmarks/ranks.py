@@ -32,9 +32,10 @@ from paceline.engine.job import build_job
 from paceline.engine.loop import Training
 from paceline.engine.progress import Progress
 from paceline.engine.rank import open_run_folder
-from paceline.engine.run import Run
+from paceline.engine.run import JobRun
 from paceline.parallel.device import hold_memory
-from paceline.parallel.team import Team, join
+from paceline.parallel.join import join
+from paceline.parallel.team import Team
 
 NEVER = Interval(10**9)
 SAMPLES_PER_RANK = 128
@@ -79,7 +80,7 @@ def job_of(team: Team, data: str, folder: Path) -> Iterator[Callable[[int], None
     hold_memory()
     progress, clock = Progress(), Clock(alone=team.world.size == 1)
     job = build_job(config, team)
-    run = Run(job, progress, team, open_run_folder(job, None, team.world), clock=clock)
+    run = JobRun(job, progress, team, open_run_folder(job, None, team.world), clock=clock)
     training = Training(job, progress, team, run.recorder, clock=clock)
 
     def train(steps: int) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from paceline.core.errors import PacelineError
     from paceline.core.metrics import Scores
     from paceline.data.batch_order import Order
-    from paceline.engine.entry import train
+    from paceline.engine.entry import start_run, train
+    from paceline.engine.own_run import Run
     from paceline.launching.launch import launch
     from paceline.records.entries import RunResult
     from paceline.tasks.task import Metric, Task
@@ -21,18 +22,21 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "Config", "Metric", "Order", "PacelineError", "RunResult", "Scores", "Task", "__version__", "launch", "train",
+    "Config", "Metric", "Order", "PacelineError", "Run", "RunResult", "Scores", "Task", "__version__",
+    "launch", "start_run", "train",
 ]  # fmt: skip
 
 _HOMES = {
     "Config": "paceline.core.config",
     "Order": "paceline.data.batch_order",
     "PacelineError": "paceline.core.errors",
+    "Run": "paceline.engine.own_run",
     "RunResult": "paceline.records.entries",
     "Scores": "paceline.core.metrics",
     "Metric": "paceline.tasks.task",
     "Task": "paceline.tasks.task",
     "launch": "paceline.launching.launch",
+    "start_run": "paceline.engine.entry",
     "train": "paceline.engine.entry",
 }
 

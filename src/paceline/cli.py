@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
-from typing import NoReturn
+from io import TextIOWrapper
+from typing import NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Group
 
@@ -23,8 +25,9 @@ from paceline.launching.outcomes import REPORTS_VARIABLE, report_failure
 
 COMMANDS = {
     "train": ("paceline.commands.train:train_command", "Train a model, or resume a run."),
-    "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss, top-1 and top-5."),
+    "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss and metrics."),
     "export": ("paceline.commands.export:export_command", "Export the weights of a run for other programs."),
+    "infer": ("paceline.commands.infer:infer_command", "Predict classes, masks, numbers or text for files."),
     "sample": ("paceline.commands.sample:sample_command", "Print text of a language model."),
     "compare": ("paceline.commands.compare:compare_command", "Compare two runs or weight files, tensor by tensor."),
     "seal": ("paceline.commands.seal:seal_command", "Give a checkpoint folder a manifest with hashes."),
@@ -76,8 +79,17 @@ def main() -> None:
     """Run the command line and exit with its exit code."""
     if REPORTS_VARIABLE in os.environ:
         become_rank(os.environ)
+    for stream in (sys.stdout, sys.stderr):
+        show_any_text(stream)
     defer_dynamo()
     leave(run(sys.argv[1:], os.environ))
+
+
+def show_any_text(stream: TextIO) -> None:
+    """Let a stream that cannot encode a character, as of a terminal that is not UTF-8, show a ? in its place."""
+    if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+        with suppress(OSError):  # the pipe of a rank, which its launcher reads as UTF-8
+            stream.reconfigure(errors="replace")
 
 
 def leave(code: int) -> NoReturn:

@@ -127,5 +127,13 @@ MISTAKES = (
             "    rank, world_size", line="dist.init_process_group"),
     Planted("read-every-step", "losses.append(loss.detach())",
             "losses.append(loss.detach())\n            print(loss.item())", line="loss.item()"),
+    Planted("schedule-per-rank", "loss.detach())\n        scheduler.step()",
+            "loss.detach())\n            for _ in range(world_size):\n                scheduler.step()",
+            line="scheduler.step()"),
+    Planted("clock-after-batch", "            optimizer.zero_grad()\n",
+            "            start = time.time()\n            optimizer.zero_grad()\n", "timed.py"),
+    Planted("fork-with-threads", LOADER,
+            "import threading\n    threading.Thread(target=time.sleep, args=(20,), daemon=True).start()\n    "
+            + LOADER.replace(")", ", num_workers=1)"), line=TRAIN_LOOP),
     Planted("no-workers", "        noise =", "        time.sleep(0.01)\n        noise =", line=LOADER),
 )  # fmt: skip

@@ -60,10 +60,40 @@ def test_a_script_for_gpus_runs_on_the_cpu(tmp_path, claims, rule, code):
     assert rule in {finding["rule"] for finding in json.loads(done.stdout)["findings"]}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_clock_that_does_not_wait_for_the_gpu_is_noted(tmp_path, waits):
+    text = (SCRIPTS / "on_gpu.py").read_text().replace("import os\n", "import os\nimport time\n", 1)
+    wait = "            torch.cuda.synchronize()\n" if waits else ""
+    after = f"            optimizer.step()\n{wait}            print(time.time() - start)\n"
+    text = text.replace("        for x, y in loader:\n", "        start = time.time()\n        for x, y in loader:\n")
+    (tmp_path / "train.py").write_text(text.replace("            optimizer.step()\n", after))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    done = audit(tmp_path, "--json", "--", sys.executable, "train.py", "own", port)
+    assert done.returncode == 0, done.stderr
+    rules = {finding["rule"] for finding in json.loads(done.stdout)["findings"]}
+    assert ("clock-before-device" in rules) != waits
+
+
 BAD_SCRIPTS = {
     "no torch": ("print('hello')", "no Python process imported torch"),
     "no Python": ("this is not Python", "exit code 1"),
     "needs arguments": ("import sys\nif len(sys.argv) < 2: sys.exit('usage: train.py DATA')", "usage: train.py DATA"),
+    "needs options": (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()",
+        "the following arguments are required: --data",
+    ),
+    "catches everything": (
+        "import torch\ntry:\n    raise ValueError('no data')\nexcept BaseException:\n    pass",
+        "without a step of an optimizer",
+    ),
+    "never steps": (
+        "import torch\nfor x in torch.utils.data.DataLoader(range(9)): pass",
+        "without a step of an optimizer",
+    ),
+    "needs an extension": ("import torch\nimport apex_of_nowhere", "No module named 'apex_of_nowhere'"),
     "os._exit": ("import os; print('bye', flush=True); os._exit(9)", "exit code 9"),
 }
 

@@ -58,4 +58,18 @@ def test_a_script_without_mistakes_trains_alike_on_one_rank_and_two(tmp_path):
     (tmp_path / "train.py").write_text((SCRIPTS / "accumulating.py").read_text())
     done = audit(tmp_path, "--compare", "--json", "--", "train.py")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["compare"]["equal"]
+    values = json.loads(done.stdout)
+    assert values["compare"]["equal"]
+    assert [finding["rule"] for finding in values["findings"]] == ["batch-grows", "lr-not-scaled"]
+
+
+@pytest.mark.long
+def test_a_script_that_divides_its_batch_by_the_ranks_keeps_its_global_batch(tmp_path):
+    text = (SCRIPTS / "accumulating.py").read_text()
+    assert text.count("batch_size=8") == 1
+    (tmp_path / "train.py").write_text(text.replace("batch_size=8", "batch_size=16 // dist.get_world_size()"))
+    done = audit(tmp_path, "--compare", "--json", "--", "train.py")
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["compare"]["equal"]
+    assert values["findings"] == []

@@ -10,8 +10,8 @@ from tests.audit.planted import MISTAKES, Planted
 CLEAN = {path.name: path.read_text() for path in SCRIPTS.glob("*.py") if path.name != "on_gpu.py"}
 FEW = ("same-order", "eval-padded", "metric-summed", "bypassed-ddp", "accumulate-sync", "same-file")
 """Mistakes that are planted at every change; the others by `make lab`."""
-ELSEWHERE = {"cuda-only", "same-rank"}
-"""Rules whose scripts need a launcher: tests/audit/test_audit.py."""
+ELSEWHERE = {"cuda-only", "same-rank", "clock-before-device", "batch-grows", "lr-not-scaled"}
+"""Rules whose scripts need a launcher or two world sizes: test_audit.py and test_audit_compare.py."""
 
 
 def check(planted: Planted, text: str, findings: list[Finding]) -> None:

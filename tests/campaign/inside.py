@@ -75,8 +75,18 @@ def dying(end: Interruption) -> Any:
     if end.moment == "in a save":
         return replaced(checkpoint_folder, "write_manifest", dying_writer(checkpoint_folder.write_manifest, end.step))
     if end.moment == "in a backward pass":
-        return replaced(Training, "backward", dying_backward(Training.backward, end.step))
+        return dying_in_backward(end)
     return replaced(Training, "train_step", dying_step(Training.train_step, end))
+
+
+@contextmanager
+def dying_in_backward(end: Interruption) -> Iterator[None]:
+    """End in a backward pass; where shards move, a rank may have none in a step: then after its update."""
+    with (
+        replaced(Training, "backward", dying_backward(Training.backward, end.step)),
+        replaced(Training, "train_step", dying_step(Training.train_step, end)),
+    ):
+        yield
 
 
 def dying_step(honest: Callable[..., float], end: Interruption) -> Callable[..., float]:
@@ -92,14 +102,27 @@ def dying_step(honest: Callable[..., float], end: Interruption) -> Callable[...,
 
 
 def dying_backward(honest: Callable[..., Any], step: int) -> Callable[..., Any]:
-    def backward(self: Training, part: loop.MicroBatch) -> Any:
+    def backward(self: Training, part: loop.MicroBatch, number: int) -> Any:
         assert self.job.reducer is not None
-        if self.progress.step == step and self.job.reducer._num_left == 0:  # the last shard, whose gradients leave
-            parameters = list(self.job.model.parameters())
-            parameters[len(parameters) // 2].register_hook(lambda _gradient: die())
-        return honest(self, part)
+        if self.progress.step != step or self.job.reducer._num_left > 0:
+            return honest(self, part, number)
+        trained = [parameter for parameter in self.job.model.parameters() if parameter.requires_grad]
+        countdown = iter(range(len(trained) // 2, -1, -1))
+        for parameter in trained:  # any of them may be unused
+            parameter.register_hook(countdown_hook(countdown))
+        computed = honest(self, part, number)  # the last shard, whose gradients leave
+        die()  # fewer than half have a gradient
+        return computed
 
     return backward
+
+
+def countdown_hook(countdown: Iterator[int]) -> Callable[[Tensor], None]:
+    def count(_gradient: Tensor) -> None:
+        if next(countdown) == 0:
+            die()
+
+    return count
 
 
 def dying_writer(honest: Callable[..., None], step: int) -> Callable[..., None]:

@@ -50,9 +50,9 @@ def test_a_pipe_gets_clean_lines_and_the_run_can_be_read_evaluated_and_repeated(
     assert (folder.log.read_text()) == answer.out
     assert summarise(folder).state == "FINISHED"
     (test,) = [record for record in read_metrics(folder) if record.get("split") == "test"]
-    assert json.loads(run("eval", folder.path, "--json").out) == {
-        key: test[key] for key in ("loss", "top1", "top5", "samples")
-    }
+    facts = {"run": str(folder.path), "checkpoint": "best", "split": "test"}
+    scores = {key: test[key] for key in ("loss", "top1", "top5", "samples")}
+    assert json.loads(run("eval", folder.path, "--json").out) == facts | scores
     assert run("train", "--config", folder.config).code == 0
     states = [
         load_checkpoint(Checkpoints(path / "checkpoints", keep=1).named("last"))["model"]

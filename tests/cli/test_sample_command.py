@@ -19,7 +19,9 @@ def language_run(own_run, monkeypatch):
     read, model = exporting.read_export, build_model("gpt-nano", **facts).eval()
 
     def read_language(*args, **options):
-        return replace(read(*args, **options), model=model, facts=facts, config=Config(data=language.data))
+        export = read(*args, **options)
+        splits = replace(export.splits, facts=facts)
+        return replace(export, model=model, splits=splits, config=Config(data=language.data))
 
     monkeypatch.setattr(exporting, "read_export", read_language)
     return language

@@ -20,7 +20,8 @@ names = st.lists(st.sampled_from(["conv1", "layer?.*", "*.bias"])).map(tuple)
 interval = st.builds(Interval, whole, st.sampled_from(["epoch", "step"]))
 FREE = {
     "data": text | words, "data_dir": (text | words).map(Path), "valid_split": fraction, "workers": st.integers(0, 99),
-    "augment": st.sampled_from(["standard", "none", "crop4,flip", "rand-m9-mstd0.5-inc1, erase0.25"]),
+    "augment": st.sampled_from(["standard", "none", "crop4,flip", "rand-m9-mstd0.5-inc1, erase0.25"
+    , "crop4,my.py:step"]),
     "image_size": st.none() | whole, "context": st.none() | whole, "freeze": names, "checkpoint_activations": names,
     "lr_for": st.lists(st.sampled_from(["a=2", "a.*=0.5"])).map(tuple), "init": text | words,
     "head": st.sampled_from(["keep", "new"]), "bad_images": st.sampled_from(["fail", "skip"]),
@@ -51,7 +52,11 @@ BOUND = {"global_batch", "accumulate", "schedule", "milestones", "exact"}
 def configs(draw):
     batch = draw(whole)
     milestones = tuple(sorted(draw(st.sets(whole, max_size=4))))
-    schedule = "milestones" if milestones else draw(st.sampled_from(["constant", "step", "cosine", "one-cycle"]))
+    schedule = (
+        "milestones"
+        if milestones
+        else draw(st.sampled_from(["constant", "step", "cosine", "one-cycle", "my.py:factor"]))
+    )
     free = draw(st.fixed_dictionaries(FREE))
     accumulate = draw(st.integers(1, batch))
     if draw(st.booleans()):

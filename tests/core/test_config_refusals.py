@@ -52,7 +52,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest(capsys):
         ("lr", "fast", "a number"),
         ("momentum", "x", "a number"),
         ("compile", "maybe", "true or false"),
-        ("optimizer", "sdg", "one of sgd, adam, adamw"),
+        ("precision", "fp8", "one of fp32, bf16, fp16"),
         ("save_every", "2 days", '1 (epochs), "2 epochs" or "500 steps"'),
         ("milestones", "60,a", "whole numbers, such as 60,120"),
     ],
@@ -80,6 +80,7 @@ def test_a_bad_type_names_the_place_and_what_was_expected(capsys, file, place, s
         ("augment", "crop4,flipp", "lists flipp, which is not a step"),
         ("augment", "erase25", "erase25: 25 is not between 0 and 1"),
         ("image_size", "0", "is 0, but must be at least 1"),
+        ("optimizer", "sdg", "is sdg, which is not known"),
         ("name", "a/b", 'is "a/b", which is not a folder name'),
     ],
 )

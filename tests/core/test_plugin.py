@@ -29,12 +29,12 @@ def call(name="my.py:build"):
     return call_plugin(name, load_plugin(name, ModelError), OFFERED, ModelError)
 
 
-@pytest.mark.parametrize("name", ["my.py:build", "my.py", "a/b.py:Net", "./my:build"])
+@pytest.mark.parametrize("name", ["my.py:build", "my.py", "a/b.py:Net", "./my:build", "torch.optim:SGD", "a.b.c:d"])
 def test_a_path_is_a_plugin(name):
     assert is_plugin(name)
 
 
-@pytest.mark.parametrize("name", ["resnet20", "timm:resnet18", "torchvision:vit_b_16"])
+@pytest.mark.parametrize("name", ["resnet20", "timm:resnet18", "torchvision:vit_b_16", "text:a.b", "10.0.0.1:80"])
 def test_a_name_is_no_plugin(name):
     assert not is_plugin(name)
 
@@ -161,3 +161,55 @@ def test_an_edit_within_a_second_that_keeps_the_size_counts(write, monkeypatch):
     write("def build():\n    return 2\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert call() == 2
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Return a function that writes a package of this name with net.py, which imports a sibling."""
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+
+    def write_package(name, *, init=""):
+        folder = tmp_path / name
+        (folder / "sub").mkdir(parents=True)
+        (folder / "__init__.py").write_text(init)
+        (folder / "sub" / "__init__.py").touch()
+        (folder / "layers.py").write_text("WIDTH = 3\n")
+        (folder / "net.py").write_text("from .layers import WIDTH\ndef build():\n    return WIDTH\n")
+        (folder / "sub" / "net.py").write_text(
+            f"from ..layers import WIDTH\ndef build():\n    import {name}.net\n    return WIDTH, {name}.net.build()\n"
+        )
+        return folder
+
+    return write_package
+
+
+def test_a_file_in_a_package_may_use_relative_imports(package):
+    folder = package("own_package")
+    before = list(sys.path)
+    assert load_plugin(f"{folder / 'net.py'}:build", ModelError)() == 3
+    assert load_plugin(f"{folder / 'sub' / 'net.py'}:build", ModelError)() == (3, 3)
+    assert sys.path == before
+
+
+def test_a_package_whose_init_fails_is_blamed_with_its_line(package):
+    folder = package("own_broken_package", init="\n1 / 0\n")
+    with pytest.raises(ModelError, match="ZeroDivisionError") as caught:
+        load_plugin(f"{folder / 'net.py'}:build", ModelError)
+    assert str(caught.value.hint) == f"{folder / '__init__.py'}, line 2"
+    assert "own_broken_package" not in sys.modules
+
+
+def test_a_package_never_shadows_an_installed_one(package):
+    folder = package("numpy")
+    (folder / "alone.py").write_text("import numpy\ndef build():\n    return numpy.__name__, numpy.__file__\n")
+    name, file = load_plugin(f"{folder / 'alone.py'}:build", ModelError)()
+    assert name == "numpy"
+    assert not file.startswith(str(folder))
+
+
+def test_a_call_with_missing_arguments_lists_what_is_offered(tmp_path: Path) -> None:
+    file = tmp_path / "needs.py"
+    file.write_text("def build(cfg):\n    return cfg\n")
+    with pytest.raises(ModelError) as raised:
+        call_plugin("needs.py:build", load_plugin(f"{file}:build", ModelError), {"num_classes": 4}, ModelError)
+    assert raised.value.hint == f"{file}, line 1; it was called with {{}}; it may also take num_classes"

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import threading
+import time
 
 import pytest
 
@@ -75,3 +77,37 @@ def test_a_signal_at_the_end_of_a_wait_is_not_lost():
         except StoppedError as stopped:  # on a busy machine the signal may come within the wait
             earlier.append(stopped.signal)
     assert earlier == [signal.SIGTERM]
+
+
+class Receives:
+    """Receives a signal while Python ignores exceptions."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def receive_and_wait():
+    Receives()
+    for _ in range(1000):
+        time.sleep(0.01)
+
+
+def test_a_signal_during_a_callback_that_ignores_exceptions_still_ends_the_block(capsys):
+    hook = sys.unraisablehook
+    with pytest.raises(StoppedError, match="while testing"), interruptible("testing"):
+        receive_and_wait()
+    assert sys.unraisablehook is hook
+    assert capsys.readouterr().err == ""
+
+
+def test_other_ignored_exceptions_are_still_shown(monkeypatch):
+    class Raises:
+        def __del__(self):
+            raise ValueError("ignored")
+
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: shown.append(str(ignored.exc_value)))
+    with interruptible("testing"):
+        Raises()
+    assert shown == ["ignored"]

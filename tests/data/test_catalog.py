@@ -112,7 +112,9 @@ def test_a_size_is_refused_for_images_that_have_one():
 
 
 def test_a_policy_is_refused_for_data_that_augments_itself():
-    with pytest.raises(SettingError, match=r"^--augment is crop4, but my.py:build augments its images itself"):
+    with pytest.raises(
+        SettingError, match=r"^--augment is crop4, but these steps do not fit the samples of my.py:build"
+    ):
         open_data(Config(data="my.py:build", augment="crop4"))
 
 

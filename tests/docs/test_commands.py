@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 
 import pytest
 
@@ -28,7 +29,15 @@ def commands(page: str) -> list[tuple[dict[str, str], list[str]]]:
 
 
 @pytest.mark.parametrize(
-    "page", [slow("README.md"), "docs/training.md", "docs/report.md", "docs/tasks.md", slow("docs/prediction.md")]
+    "page",
+    [
+        slow("README.md"),
+        "docs/training.md",
+        "docs/report.md",
+        "docs/tasks.md",
+        slow("docs/own-loop.md"),
+        slow("docs/prediction.md"),
+    ],
 )
 def test_the_commands_of_a_page_run(page, elsewhere, capsys, one_thread):
     write_files(page, elsewhere)
@@ -40,6 +49,10 @@ def test_the_commands_of_a_page_run(page, elsewhere, capsys, one_thread):
                 patch.setenv(name, value)
             code = cli.run(words, os.environ)
         assert code == 0, f"{page}: {' '.join(words)}\n{capsys.readouterr().err}"
+    if (elsewhere / "load.py").exists():  # the lines of plain PyTorch that load what a command has exported
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(elsewhere))
+            assert not runpy.run_path("load.py")["model"].training
 
 
 def test_every_page_that_is_linked_is_there():

@@ -155,7 +155,7 @@ def final_scores(config) -> Scores:
     ("task", "says", "hint"),
     [
         ("Mean", r"the loss of .*own.py:Mean looks like a mean: 8 samples give [\d.]+, one by one", 'reduction="sum"'),
-        ("Contrastive", "the loss of .*own.py:Contrastive is not a sum over samples: 8 samples give", "make it a sum"),
+        ("Contrastive", "the loss of .*own.py:Contrastive is not a sum over samples: 8 samples give", "whole_batch"),
         ("Rows", r"loss returned a tensor of shape \(8,\), not one number", r"add \.sum\(\)"),
         ("Pair", "loss is a tuple", "return a tensor, or a dict"),
         ("Mistyped", "picks the best checkpoint by rsme, but its scores are loss, rmse, share", "did you mean rmse?"),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from paceline.core.errors import ModelError
-from paceline.models.check import check_model
+from paceline.models.trial_pass import check_model
 from paceline.models.zoo import build_model
 
 

@@ -13,9 +13,12 @@ from lab.environment import child_environment
 from paceline.core.load import load_config
 from paceline.explain.bottlenecks import find_bottlenecks
 from paceline.explain.time_split import REMAINDER, split_time
+from paceline.predict.cases import run_case
+from paceline.predict.predict_options import BatchOptions, ClusterOptions
+from paceline.predict.prediction import predict
 from paceline.records.folder import RunFolder
 from paceline.records.phases import STEP_PHASES, read_phases
-from paceline.records.reader import summarise
+from paceline.records.reader import read_metrics, summarise
 from tests.conftest import LONGEST
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "plain.py")
@@ -76,6 +79,14 @@ def test_ranks_of_torchrun_give_phases_of_every_rank(tmp_path):
     config = load_config(folder.config)
     assert (config.model, config.mode, config.lr) == ("sequential", "ddp", 0.05)
     assert find_bottlenecks(split, config)[0].kind == "slow rank"
+    records = list(read_metrics(folder))
+    assert [record["step"] for record in records] == [10, 20, 30, 40, 50, 60]
+    assert [record["epoch"] for record in records] == [1, 1, 2, 2, 3, 3]
+    assert 0 < records[-1]["loss"] < records[0]["loss"] < 1
+    case, source = run_case(folder, ClusterOptions(ranks=(2, 4)), BatchOptions())
+    assert "estimate from exposed communication" in source
+    measured = float(split.steady_state.step.mean())
+    assert 0.5 * measured < predict(case, 2).step.value < 1.5 * measured
 
 
 @pytest.mark.long

@@ -162,3 +162,13 @@ def test_env_by_hand_needs_an_address():
 )
 def test_the_first_host_of_a_list_is_found(nodes, host):
     assert first_host(nodes) == host
+
+
+def test_master_addr_is_used_under_slurm():
+    assert slurm_init_method(SRUN | {"MASTER_ADDR": "gpu04-ib"}).startswith("gpu04-ib:")
+    assert slurm_init_method(SRUN | {"MASTER_ADDR": "gpu04-ib", "MASTER_PORT": "7"}) == "gpu04-ib:7"
+    assert detect_world(SRUN | {"MASTER_ADDR": "gpu04-ib"}, Start()).launcher == "Slurm"
+    with pytest.raises(ConfigError, match="MASTER_ADDR=localhost is another host on each of the 3 nodes"):
+        slurm_init_method(SRUN | {"MASTER_ADDR": "localhost"})
+    one_node = SRUN | {"SLURM_NNODES": "1", "MASTER_ADDR": "localhost"}
+    assert slurm_init_method(one_node).startswith("localhost:")

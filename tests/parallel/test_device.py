@@ -11,9 +11,9 @@ import torch
 
 from paceline.core.errors import ConfigError
 from paceline.core.world import World
-from paceline.parallel.detect import visible_devices
 from paceline.parallel.device import choose_device, refuse_unusable_gpus
 from paceline.parallel.nccl import FLIGHT_RECORDER, GRACE, find_shared_gpu, nccl_options
+from paceline.parallel.visible_gpus import visible_devices
 
 STEPS = """
 import resource, sys, torch

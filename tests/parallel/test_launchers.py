@@ -106,6 +106,8 @@ TRACES = [
     {"RANK": "1"},
     {"LOCAL_RANK": "2"},
     {"NODE_RANK": "1", "MASTER_ADDR": "node0"},
+    {"JOB_COMPLETION_INDEX": "0", "MASTER_ADDR": "train-0.train"},
+    {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1"},
     *({launcher.size: "2"} for launcher in LAUNCHERS),
 ]
 
@@ -128,6 +130,7 @@ NO_LAUNCHER = {
     "array of Slurm": {"SLURM_JOB_ID": "3", "SLURM_ARRAY_TASK_ID": "2", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"},
     "indexed job of Kubernetes": {"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
     "GitLab": {"CI": "true", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"},
+    "Accelerate's only process": {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True"},
     "address for later": {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"},
     "debugging": {"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0"},
     "settings of MPI": {"OMPI_MCA_btl": "self,tcp", "I_MPI_FABRICS": "shm", "PALS_NRANKS": "4", "MV2_USE_CUDA": "1"},
@@ -149,3 +152,31 @@ def test_a_world_of_one_needs_no_rank():
 def test_a_rank_without_a_local_rank_gets_a_gpu_that_there_is(rank, devices, local_rank):
     environ = {"RANK": rank, "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1", "CUDA_VISIBLE_DEVICES": devices}
     assert facts(detect_world(environ, NOTHING_SAID)) == (int(rank), 8, local_rank, 1, "environment")
+
+
+LIGHTNING = {"MASTER_ADDR": "a", "MASTER_PORT": "1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+RAY_TRAIN = {
+    "MASTER_ADDR": "a", "MASTER_PORT": "45131", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0",
+    "RANK": "1", "WORLD_SIZE": "2", "RAY_JOB_ID": "01000000", "ACCELERATE_TORCH_DEVICE": "cpu",
+}  # fmt: skip
+
+
+def test_lightning_counts_ranks_by_node():
+    assert facts(detect_world(LIGHTNING, NOTHING_SAID)) == (1, 2, 1, 2, "Lightning")
+    second = LIGHTNING | {"NODE_RANK": "1", "WORLD_SIZE": "4"}
+    assert facts(detect_world(second | {"LOCAL_WORLD_SIZE": "2"}, NOTHING_SAID)) == (3, 4, 1, 2, "Lightning")
+    with pytest.raises(ConfigError, match="a rank of node 1") as caught:
+        detect_world(second, NOTHING_SAID)
+    assert "set LOCAL_WORLD_SIZE" in str(caught.value.hint)
+
+
+def test_a_worker_of_ray_train_is_a_rank():
+    assert facts(detect_world(RAY_TRAIN, NOTHING_SAID))[:4] == (1, 2, 1, 2)
+
+
+def test_the_index_of_a_kubernetes_job_is_the_rank_where_the_size_is_set():
+    pod = {"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "train-0.train", "MASTER_PORT": "29400"}
+    world = detect_world(pod, NOTHING_SAID)
+    assert (world.rank, world.size, world.launcher) == (1, 2, "Kubernetes")
+    assert world.init_method == "tcp://train-0.train:29400"
+    assert detect_world(pod | {"RANK": "0"}, NOTHING_SAID).rank == 0, "RANK wins"

@@ -63,7 +63,6 @@ def test_a_mode_of_one_process_is_refused_with_several_ranks(asked):
 @pytest.mark.parametrize(
     ("settings", "choice", "flag"),
     [
-        ({"ema": 0.9}, FSDP, "--ema"),
         ({"batch_norm": "ghost"}, FSDP, "--batch-norm ghost"),
         ({"checkpoint_activations": ("layer1",)}, DP, "--checkpoint-activations"),
         ({"compress": "fp16"}, FSDP, "--compress fp16"),

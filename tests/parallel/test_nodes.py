@@ -137,3 +137,12 @@ def test_training_in_this_process_is_refused_on_one_of_several_nodes(environ, mo
         paceline.train(make_small_config(tmp_path))
     assert "paceline.launch" in str(caught.value.hint)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_index_of_a_kubernetes_job_is_the_node_rank():
+    pod = {"JOB_COMPLETION_INDEX": "1"}
+    two = Start(nnodes="2", rendezvous="train-0.train:29400")
+    assert join_nodes(two, pod).node_rank == 1
+    assert join_nodes(two, {}).node_rank is None
+    assert join_nodes(Start(nnodes="2", node_rank=0, rendezvous="a:1"), pod).node_rank == 0, "the flag wins"
+    assert join_nodes(Start(), pod) == Start(), "pods of a sweep train alone"

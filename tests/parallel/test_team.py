@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from paceline.core.errors import ConfigError, RanksError
 from paceline.core.world import World
-from paceline.parallel.team import join
+from paceline.parallel.join import join
 
 PAIR = World(size=2, launcher="flags", init_method="tcp://127.0.0.1:1")
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-HANG_SECONDS = 60.0
+HANG_SECONDS = 150.0
 GRACE_SECONDS = 5.0
 
 
@@ -151,7 +151,10 @@ class Ranks:
             for number, rank in enumerate(ranks):
                 job = Job(function=function, args=args, rank=number, world_size=self.world_size, store=store)
                 rank.connection.send_bytes(pickle.dumps(job))
-            ended = ranks[victim].process.wait(self.pool.hang_seconds)
+            spoke = ranks[victim].connection.poll(self.pool.hang_seconds)
+            if spoke:
+                self.expect_end(ranks[victim], victim)
+            ended = ranks[victim].process.wait(GRACE_SECONDS if spoke else 0)
         except BaseException:  # no rank that still works on this may meet the next test
             self.pool.kill()
             raise
@@ -164,6 +167,16 @@ class Ranks:
                     self.pool.replace(rank)
         if ended != -signal.SIGKILL:
             raise RuntimeError(f"rank {victim} was to be killed, but ended with {ended}")
+
+    def expect_end(self, rank: Rank, number: int) -> None:
+        """Raise what a rank that was to be killed reports instead of ending."""
+        try:
+            answer = pickle.loads(rank.connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            return
+        if isinstance(answer, Failure):
+            self.fail(answer, rank=number, num_answers=1)
+        raise RuntimeError(f"rank {number} was to be killed, but went on to the end")
 
     def collect(self, ranks: list[Rank]) -> dict[int, Any]:
         """Return the answers by rank. After a failure the others have a moment left: they may wait for the failed."""

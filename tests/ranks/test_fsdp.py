@@ -154,6 +154,31 @@ def test_a_scalar_parameter_is_refused_by_name(ranks, tmp_path):
         ranks(2).run(train_rank, rank_settings(tmp_path, model=f"{tmp_path}/scalar.py:Net", mode="fsdp"))
 
 
+ONE_ROW = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 64 * num_classes).view(1, 64, num_classes))
+
+    def forward(self, images):
+        return images.flatten(1) @ self.weight[0]
+"""
+
+
+def test_a_bitwise_gradient_is_clipped_where_a_rank_owns_no_rows(ranks, tmp_path):
+    path = tmp_path / "row.py"
+    path.write_text(ONE_ROW)
+    settings = rank_settings(tmp_path, model=f"{path}:Net", steps=3, exact="bitwise")
+    clipped, whole, free = (
+        final_state(train(ranks, 2, settings | changed))["model"]
+        for changed in ({"mode": "fsdp", "clip": 0.1}, {"mode": "ddp", "clip": 0.1}, {"mode": "ddp"})
+    )
+    assert distance(clipped, whole) == 0
+    assert distance(clipped, free) > 0  # the control: the limit has an effect
+
+
 def unused_after_evaluation(team: Team, settings: dict[str, Any]) -> list[str]:
     """Return the parameters that seem to have had no gradient when an evaluation follows a step."""
     job = build_job(Config(**settings), team)
@@ -166,3 +191,75 @@ def unused_after_evaluation(team: Team, settings: dict[str, Any]) -> list[str]:
 def test_weights_that_an_evaluation_gathered_do_not_pass_for_untrained(ranks, tmp_path):
     settings = rank_settings(tmp_path, model="mlp", mode="fsdp")
     assert ranks(2).run(unused_after_evaluation, settings) == [[], []]
+
+
+def test_a_sharded_moving_average_is_that_of_ddp_and_resumes(ranks, tmp_path):
+    settings = short(tmp_path, model="cnn", ema=0.5)
+    ddp = train_in_turn(ranks, settings, ("ddp", "ddp"))
+    for modes in (("fsdp", "fsdp"), ("fsdp", "ddp")):
+        fsdp = train_in_turn(ranks, settings, modes)
+        assert distance(fsdp["ema"], ddp["ema"]) < TIGHT
+    assert distance(ddp["ema"], ddp["model"]) > 0
+
+
+WIDE = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = torch.nn.Linear(width, width)
+
+    def forward(self, hidden):
+        return hidden + torch.relu(self.inner(hidden))
+
+class Net(torch.nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(64, 512), torch.nn.Linear(512, num_classes)
+        self.layers = torch.nn.ModuleList(Block(512) for _ in range(6))
+
+    def forward(self, images):
+        hidden = self.first(images.flatten(1))
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.last(hidden)
+
+class Whole(Net):
+    fsdp_units = ()
+"""
+
+
+def gathered_elements(team: Team, settings: dict[str, Any]) -> tuple[int, int]:
+    """Return the most elements of parameters that a rank has gathered while a block computes, and those of all."""
+    job = build_job(Config(**settings), team)
+    seen = []
+
+    def count(*_: object) -> None:
+        here = [each for each in job.model.parameters() if not isinstance(each, DTensor)]
+        seen.append(sum(each.numel() for each in here))
+
+    for layer in job.model.layers:  # pyright: ignore[reportGeneralTypeIssues]
+        layer.inner.register_forward_hook(count)
+        layer.inner.register_full_backward_hook(count)
+    job.forward(torch.zeros(2, 1, 8, 8)).sum().backward()
+    return max(seen), sum(each.numel() for each in job.model.parameters())
+
+
+def test_a_pass_gathers_one_block_at_a_time(ranks, tmp_path):
+    path = tmp_path / "wide.py"
+    path.write_text(WIDE)
+    settings = rank_settings(tmp_path, mode="fsdp")
+    for most, whole in ranks(2).run(gathered_elements, settings | {"model": f"{path}:Net"}):
+        assert most < 0.5 * whole
+    for most, whole in ranks(2).run(gathered_elements, settings | {"model": f"{path}:Whole"}):
+        assert most == whole  # the control
+
+
+@pytest.mark.parametrize("exact", ["order", "bitwise"])
+def test_a_model_that_is_sharded_block_by_block_trains_as_with_ddp(ranks, tmp_path, exact):
+    path = tmp_path / "wide.py"
+    path.write_text(WIDE)
+    settings = rank_settings(tmp_path, model=f"{path}:Net", steps=3, exact=exact)
+    ddp, fsdp = (final_state(train(ranks, 2, settings | {"mode": mode})) for mode in ("ddp", "fsdp"))
+    assert distance(fsdp["model"], ddp["model"]) <= (0 if exact == "bitwise" else TIGHT)

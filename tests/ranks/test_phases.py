@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.engine import batches
 from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 from paceline.records.phases import PHASES, STEP_PHASES, PhaseRecord, RankFacts, read_phases
@@ -34,11 +35,9 @@ def train_with_late_rank(team: Team, settings: dict, late_rank: int | None, wher
     """Train with a rank that is late in the forward pass, the backward pass, or with its data."""
     late = PAUSE if team.world.rank == late_rank else 0.0
     with pytest.MonkeyPatch.context() as patch:
-        from paceline.engine import loop
-
         if where == "data":
-            load = loop.load_batches
-            patch.setattr(loop, "load_batches", lambda *a, **k: (time.sleep(late) or b for b in load(*a, **k)))
+            load = batches.load_batches
+            patch.setattr(batches, "load_batches", lambda *a, **k: (time.sleep(late) or b for b in load(*a, **k)))
         else:
             loss = torch.nn.functional.cross_entropy
 

@@ -95,6 +95,10 @@ def test_hanging_ranks_are_replaced_and_dead_ones_are_named():
             with pytest.raises(RuntimeError, match=f"rank 1 was ended by {number.name}"):
                 pool.of(2).run(die, number)
             assert pool.living == []
+        with pytest.raises(RuntimeError, match="rank 0 was to be killed, but went on to the end"):
+            pool.of(1).run_until_death(0, who)
+        with pytest.raises(RuntimeError, match="LocalError: cannot be pickled"):
+            pool.of(2).run_until_death(0, fail_strangely)
         assert len(pool.of(2).run(who)) == 2
 
 

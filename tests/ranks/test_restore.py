@@ -27,7 +27,7 @@ from paceline.engine.clock import clock_for
 from paceline.engine.job import build_job
 from paceline.engine.progress import Progress
 from paceline.engine.rank import check_shared
-from paceline.engine.run import Run
+from paceline.engine.run import JobRun
 from paceline.engine.saved_tensor import SavedTensor
 from paceline.engine.state_tree import change_leaves
 from paceline.parallel.replicas import check_replicas
@@ -165,8 +165,6 @@ def test_fsdp_names_a_rank_that_does_not_see_the_run_folder_before_it_trains(ran
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("state", STATES)
 def test_a_resumed_run_ends_with_the_same_bits(ranks, tmp_path, mode, state):
-    if (mode, state) == ("fsdp", "average"):
-        pytest.skip("--ema is refused with fsdp")
     world_size, settings = MODES[mode][0], plain(tmp_path, **(MODES[mode][1] | STATES[state]))
     whole = ranks(world_size).run(seen_by_lead, settings | {"steps": 6})[0].folder
     stopped = ranks(world_size).run(seen_by_lead, settings | {"steps": 3})[0].folder
@@ -177,9 +175,9 @@ def test_a_resumed_run_ends_with_the_same_bits(ranks, tmp_path, mode, state):
         assert differences(ends[0][part], ends[1][part], part) == []
 
 
-def open_run(team: Team, folder: Path, settings: dict[str, Any]) -> Run:
+def open_run(team: Team, folder: Path, settings: dict[str, Any]) -> JobRun:
     job = build_job(Config(**settings), team)
-    return Run(job, Progress(), team, RunFolder(folder), clock=clock_for(team, began=None))
+    return JobRun(job, Progress(), team, RunFolder(folder), clock=clock_for(team, began=None))
 
 
 def best_loaded(team: Team, folder: Path, settings: dict[str, Any]) -> tuple[int, list[str], list[str]]:
@@ -313,9 +311,9 @@ def growth(team: Team, settings: dict[str, Any]) -> dict[str, Any]:
     loads: list[tuple[int, int]] = []
     resumes: list[tuple[int, int]] = []
     saves: list[tuple[int, int]] = []
-    load_best, restore, save = Run.load_best, paceline.engine.rank.restore, Checkpoints.save
+    load_best, restore, save = JobRun.load_best, paceline.engine.rank.restore, Checkpoints.save
 
-    def measured_load(self: Run) -> int:
+    def measured_load(self: JobRun) -> int:
         with measured(loads):
             return load_best(self)
 
@@ -328,7 +326,7 @@ def growth(team: Team, settings: dict[str, Any]) -> dict[str, Any]:
             save(*args, **facts)
 
     with (
-        patch.object(Run, "load_best", measured_load),
+        patch.object(JobRun, "load_best", measured_load),
         patch("paceline.engine.rank.restore", measured_restore),
         patch.object(Checkpoints, "save", measured_save),
     ):

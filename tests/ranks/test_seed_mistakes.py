@@ -20,6 +20,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+import paceline.engine.batches
 import paceline.engine.job
 import paceline.engine.loop
 import paceline.engine.run
@@ -164,20 +165,20 @@ def test_each_node_printing_a_different_accuracy(ranks, tmp_path):
 
 
 def no_set_epoch() -> AbstractContextManager[Any]:
-    honest = paceline.engine.loop.epoch_order
+    honest = paceline.engine.batches.epoch_order
     always_first = lambda *, epoch, **others: honest(epoch=0 * epoch, **others)  # noqa: E731
-    return patch.object(paceline.engine.loop, "epoch_order", always_first)
+    return patch.object(paceline.engine.batches, "epoch_order", always_first)
 
 
 @contextlib.contextmanager
 def noting_orders(seen: list[list[int]]) -> Iterator[None]:
-    honest = paceline.engine.loop.load_batches
+    honest = paceline.engine.batches.load_batches
 
     def load(split: Any, requests: Any, **how: Any) -> Any:
         seen.append([int(number) for ids, _ in requests for number in ids])
         return honest(split, requests, **how)
 
-    with patch.object(paceline.engine.loop, "load_batches", load):
+    with patch.object(paceline.engine.batches, "load_batches", load):
         yield
 
 

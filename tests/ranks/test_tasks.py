@@ -6,16 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
-from paceline.core.config import Config
-from paceline.engine.clock import clock_for
-from paceline.engine.job import build_job
-from paceline.engine.loop import Training
-from paceline.engine.progress import Progress
-from paceline.engine.recorder import Recorder
 from paceline.parallel.team import Team
+from tests.ranks.gradients import gradient, gradients_of, largest_difference, training_of
 from tests.ranks.runs import rank_settings, train_rank
 from tests.states import differences, final_state
 
@@ -86,20 +80,6 @@ def own(tmp_path):
     return settings
 
 
-def training_of(team: Team, settings: dict[str, Any]) -> Training:
-    """Return the loop of a run before its first step."""
-    job, progress, clock = build_job(Config(**settings), team), Progress(), clock_for(team, began=team.world.began)
-    recorder = Recorder(job.plan, progress, team, scoring=job.scoring, clock=clock)
-    return Training(job, progress, team, recorder, clock=clock)
-
-
-def gradient(team: Team, settings: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the gradient of the first global batch, as the loop computes it."""
-    training = training_of(team, settings)
-    training.gradients(*next(training.batches_of_epoch()))
-    return gradients_of(training.job.model)
-
-
 def mean_of_means(team: Team, settings: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the gradient of the same batch from a plain DDP script: each rank takes the mean over its samples."""
     training = training_of(team, settings)
@@ -110,15 +90,6 @@ def mean_of_means(team: Team, settings: dict[str, Any]) -> dict[str, torch.Tenso
     words = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=0)
     (words + 0.5 * functional.mse_loss(size[:, 0], (targets != 0).sum(1).float())).backward()
     return gradients_of(job.model)
-
-
-def gradients_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
-
-
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(((one[name] - other[name]).abs().max() / other[name].abs().max()).item() for name in other)
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])

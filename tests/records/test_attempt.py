@@ -175,13 +175,13 @@ def test_training_is_fenced(small_config, monkeypatch):
     """A newer attempt that starts while this one evaluates leaves it no right to save."""
     from paceline.engine import run
 
-    saved = run.Run.save
+    saved = run.JobRun.save
 
     def overtaken(self, **options):
         take_over(RunFolder(self.folder.path))
         saved(self, **options)
 
     paceline.train(small_config(name="control"))
-    monkeypatch.setattr(run.Run, "save", overtaken)
+    monkeypatch.setattr(run.JobRun, "save", overtaken)
     with pytest.raises(RunError, match="newer attempt"):
         paceline.train(small_config(name="overtaken"))

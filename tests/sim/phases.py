@@ -13,7 +13,7 @@ def _watch_loop(module: Any) -> None:
 
 
 def _watch_run(module: Any) -> None:
-    module.Run.save = LOG.phased(module.Run.save, "save")
+    module.JobRun.save = LOG.phased(module.JobRun.save, "save")
     module.evaluate = LOG.phased(module.evaluate, "evaluate")
 
 

@@ -1,10 +1,13 @@
 """The same script with one rank and with several, with the same global batch: how far results are apart, and why."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.audit.audit_run import AuditedRun
+from paceline.audit.audit_run import AuditedRun, AuditOptions, audit
 from paceline.audit.evidence import Evidence
+from paceline.audit.judge import judged
+from paceline.audit.rules.world_rules import asked_batch, check_worlds
 from paceline.core.units import plural, table
 
 TOLERANCE = 1e-3
@@ -48,6 +51,27 @@ class WorldComparison:
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as plain values."""
         return {"equal": self.is_equal, **asdict(self)}
+
+
+def audit_alone(
+    command: Sequence[str], options: AuditOptions, several: AuditedRun, tell: Callable[[str], None]
+) -> AuditedRun:
+    """Run the command with one rank on the same global batch.
+
+    Every batch is multiplied by the number of ranks, unless the script itself divides it by them.
+    """
+    ranks = len(several.steps)
+    alone = audit(command, replace(options, ranks=1, batch_factor=ranks), tell)
+    own, shared = asked_batch(alone.evidence), asked_batch(several.evidence)
+    if own is None or shared is None or own != ranks * shared:
+        return alone
+    return audit(command, replace(options, ranks=1), tell)
+
+
+def with_world_findings(several: AuditedRun, alone: AuditedRun) -> AuditedRun:
+    """Return the audit with the findings that need both world sizes."""
+    more = judged(several.evidence, check_worlds(alone.evidence, several.evidence))
+    return replace(several, findings=[*several.findings, *more])
 
 
 def compare_worlds(alone: Evidence, several: AuditedRun) -> WorldComparison:

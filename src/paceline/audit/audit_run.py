@@ -22,8 +22,10 @@ from paceline.observe.journals import CommandJournals, ProcessJournal, read_jour
 ATTACHED = Path(__file__).parent / "attached"
 LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 NPROC = re.compile(r"--nproc[-_]per[-_]node(=.*)?$")
-ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
-"""The line of a traceback that says what is wrong."""
+ERROR = re.compile(r"(\[rank\d+\]: )?([\w.]*(Error|Exception)\b|\S+: error: )")
+"""The line of a traceback, or of argparse, that says what is wrong."""
+CONSEQUENCE = "ChildFailedError"
+"""What torchrun says after any failure of a rank."""
 SECONDS_OF_HANG = 4.0
 SECONDS_BETWEEN_LOOKS = 2.0
 LARGEST_OUTPUT = 50_000_000
@@ -214,6 +216,7 @@ def _why_nothing(run: AuditedRun) -> tuple[str]:
     else:
         reason = "the script ended without a step of an optimizer of torch.optim"
     lines = [line for line in run.output.strip().splitlines() if line.strip()]
-    last = ([line for line in lines if ERROR.match(line)] or lines)[-5:]
+    errors = [line for line in lines if ERROR.match(line) and CONSEQUENCE not in line]
+    last = (list(dict.fromkeys(errors)) or lines)[-5:]
     shown = "".join(f"\n  | {line[:160]}" for line in last)
     return (f"no training step was seen: {reason}{shown}",)

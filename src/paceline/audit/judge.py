@@ -1,6 +1,6 @@
 """From evidence to findings: all rules, without those that a comment silences, the worst first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,11 +14,16 @@ from paceline.audit.rules import (
     model_rules,
     schedule_rules,
     setup_rules,
+    timing_rules,
+    world_rules,
 )
 from paceline.audit.source import is_silenced
 from paceline.core.errors import ConfigError, suggestion
 
-MODULES = (data_rules, evaluation_rules, model_rules, schedule_rules, control_rules, file_rules, setup_rules)
+MODULES = (
+    data_rules, evaluation_rules, model_rules, schedule_rules, control_rules, file_rules, timing_rules, setup_rules,
+    world_rules,
+)  # fmt: skip
 RULES: dict[str, Rule] = {rule.name: rule for module in MODULES for rule in module.RULES}
 
 
@@ -33,10 +38,15 @@ class Judgement:
 def judge_evidence(evidence: Evidence) -> Judgement:
     """Return the findings."""
     found = list(dict.fromkeys(_findings(evidence)))
+    kept = judged(evidence, found)
+    return Judgement(findings=kept, num_silenced=len(found) - len(kept))
+
+
+def judged(evidence: Evidence, found: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that no comment silences, with short paths, the worst first."""
     kept = [finding for finding in found if not _is_silenced(finding)]
     kept = [replace(finding, file=_short(finding.file, evidence.folder)) for finding in kept]
-    kept.sort(key=lambda finding: (LEVELS.index(finding.level), finding.file, finding.line))
-    return Judgement(findings=kept, num_silenced=len(found) - len(kept))
+    return sorted(kept, key=lambda finding: (LEVELS.index(finding.level), finding.file, finding.line))
 
 
 def _findings(evidence: Evidence) -> Iterator[Finding]:

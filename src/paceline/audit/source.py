@@ -93,3 +93,28 @@ def calls_of(file: str, name: str) -> Iterator[ast.Call]:
     for node in ast.walk(parse(file) or ast.Module(body=[], type_ignores=[])):
         if isinstance(node, ast.Call) and name == getattr(node.func, "attr", getattr(node.func, "id", None)):
             yield node
+
+
+@cache
+def clock_starts(file: str) -> dict[int, str]:
+    """Return the variables that are assigned the result of a call, by line."""
+    found: dict[int, str] = {}
+    for node in ast.walk(parse(file) or ast.Module(body=[], type_ignores=[])):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            found |= {line: ast.unparse(node.targets[0]) for line in _lines(node)}
+    return found
+
+
+@cache
+def clock_differences(file: str) -> dict[int, set[str]]:
+    """Return the variables that are subtracted from the result of a call, by line."""
+    found: dict[int, set[str]] = {}
+    for node in ast.walk(parse(file) or ast.Module(body=[], type_ignores=[])):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call):
+            for line in _lines(node):
+                found.setdefault(line, set()).add(ast.unparse(node.right))
+    return found
+
+
+def _lines(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -8,11 +8,12 @@ from typing import get_args
 
 from paceline.bench.bench_folder import Scaling, Variant
 from paceline.core.config import Config
+from paceline.core.config_rules import refuse_loop
 from paceline.core.errors import ConfigError, SettingError, suggestion
 from paceline.core.setting_types import Interval
 from paceline.core.start import Start
 from paceline.core.units import plural
-from paceline.parallel.detect import count_gpus
+from paceline.parallel.visible_gpus import count_gpus
 
 MODES = ("single", "dp", "ddp", "fsdp")
 SIZE = re.compile(r"(?:(\d+)[x×])?(\d+)")
@@ -23,6 +24,7 @@ def plan_variants(
     config: Config, start: Start, *, modes: Sequence[str], ranks: Sequence[str], scaling: Sequence[str]
 ) -> list[Variant]:
     """Return the variants by number of devices; all modes and kinds of scaling are one variant on one device."""
+    refuse_loop(config.loop, "bench")
     _check_names("modes", modes, MODES)
     _check_names("scaling", scaling, get_args(Scaling))
     sizes = [_size(text, start) for text in ranks]

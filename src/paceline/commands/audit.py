@@ -3,12 +3,11 @@
 import json
 import sys
 import time
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from paceline.audit.audit_compare import compare_worlds, world_comparison_text
+from paceline.audit.audit_compare import audit_alone, compare_worlds, with_world_findings, world_comparison_text
 from paceline.audit.audit_run import AuditedRun, AuditOptions, audit
 from paceline.audit.audit_text import findings_sarif, findings_text, findings_values, rule_text, rules_text
 from paceline.audit.judge import RULES, find_rule
@@ -75,7 +74,7 @@ def audit_command(
     progress = _Progress()
     try:
         found = audit(command, options, progress)
-        alone = audit(command, replace(options, ranks=1, batch_factor=ranks), progress) if compare else None
+        alone = audit_alone(command, options, found, progress) if compare else None
     finally:
         progress.clear()
     _print_result(found, alone, "json" if as_json else output)
@@ -84,6 +83,7 @@ def audit_command(
 
 def _print_result(found: AuditedRun, alone: AuditedRun | None, output: str) -> None:
     comparison = None if alone is None else compare_worlds(alone.evidence, found)
+    found = found if alone is None else with_world_findings(found, alone)
     if output == "json":
         worlds = {} if comparison is None else {"compare": comparison.as_dict()}
         print(json.dumps(findings_values(found) | worlds))

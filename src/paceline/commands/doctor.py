@@ -18,8 +18,9 @@ from paceline.doctor.findings import findings
 from paceline.launching.child import inherited
 from paceline.launching.launch_plan import LaunchPlan, plan_launch
 from paceline.launching.local import run_ranks
-from paceline.parallel.detect import count_gpus, detect_world, visible_devices
+from paceline.parallel.detect import detect_world
 from paceline.parallel.nodes import join_nodes
+from paceline.parallel.visible_gpus import count_gpus, visible_devices
 from paceline.verify.gpu_acceptance import Acceptance, outcome_line, refuse_too_few
 
 EVERYTHING = DoctorOptions()

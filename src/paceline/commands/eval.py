@@ -13,7 +13,7 @@ from paceline.core.errors import ExitCode
 from paceline.core.metrics import Scores
 from paceline.core.score_text import score_value
 from paceline.core.units import plural
-from paceline.records.code import refuse_code_inside
+from paceline.records.code import refuse_code_inside, refuse_own_loop
 from paceline.records.folder import find_run
 from paceline.records.reader import read_config
 
@@ -56,10 +56,12 @@ def eval_command(
 
     folder = find_run(run, runs_dir)
     config = dataclasses.replace(read_config(folder), device=device, threads=threads)
+    refuse_own_loop(folder, config)
     if not trust:
         refuse_code_inside(folder, config)
     score = score_checkpoint(config, folder, checkpoint=checkpoint, split=split, warn=_warn)
-    print(json.dumps(score.as_dict()) if as_json else _sentence(score, split))
+    facts = {"run": str(folder.path), "checkpoint": checkpoint, "split": split}
+    print(json.dumps(facts | score.as_dict()) if as_json else _sentence(score, split))
     return ExitCode.FINISHED
 
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ConfigError, ExitCode, suggestion
 from paceline.core.setting_types import Names
-from paceline.records.code import refuse_code_inside
+from paceline.records.code import refuse_code_inside, refuse_own_loop
 from paceline.records.folder import RunFolder, checkpoint_step, find_run
 from paceline.records.reader import read_config, read_metrics
 
@@ -52,6 +52,7 @@ def export_command(
             raise ConfigError(f"there is no format {name}", hint=suggestion(name, FORMATS))
     folder = find_run(run, runs_dir)
     config = read_config(folder)
+    refuse_own_loop(folder, config)
     if not trust:
         refuse_code_inside(folder, config)
     export = read_export(folder, config, checkpoint=checkpoint)

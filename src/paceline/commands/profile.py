@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
+from paceline.core.config_rules import refuse_loop
 from paceline.core.errors import ExitCode, SettingError
 from paceline.core.load import Settings
 from paceline.core.setting_types import Whole
@@ -51,6 +52,7 @@ def profile_command(
     """
     if pairs < 2:
         raise SettingError("pairs", f"is {pairs}, but must be at least 2")
+    refuse_loop(settings.loop, "profile")
     start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)

@@ -103,7 +103,7 @@ def compare(first: Path, second: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json
 def _row(run: RunSummary) -> list[str]:
     best = "–" if run.best is None else _score(run.best)
     epochs = f"{run.epochs}/{run.config.epochs}"
-    return [run.folder.name, _when(run), run.config.model, run.config.data, epochs, best, run.state]
+    return [run.folder.name, _when(run), *run.trained, epochs, best, run.state]
 
 
 def _score(best: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ConfigError, ExitCode, RunError
 from paceline.core.units import count, escape_controls
-from paceline.records.code import refuse_code_inside
+from paceline.records.code import refuse_code_inside, refuse_own_loop
 from paceline.records.folder import find_run
 from paceline.records.reader import read_config
 
@@ -54,6 +54,7 @@ def sample_command(
         raise ConfigError("--tokens must be at least 1, and --temperature at least 0")
     folder = find_run(run, runs_dir)
     config = read_config(folder)
+    refuse_own_loop(folder, config)
     if not trust:
         refuse_code_inside(folder, config)
     export = read_export(folder, config, checkpoint=checkpoint)

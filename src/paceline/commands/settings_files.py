@@ -11,15 +11,20 @@ from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import SettingError
 from paceline.core.load import Layers
 from paceline.core.recipes import find_recipe
+from paceline.records.auto_resume import is_auto
 from paceline.records.folder import find_run
 
 
 def settings_files(arguments: Mapping[str, Argument]) -> list[Path]:
-    """Return the files with settings: --config, --recipe, and the config.toml of the run to --resume."""
+    """Return the files with settings: --config, --recipe, and the config.toml of the run to --resume.
+
+    With --resume auto the command itself has all settings, because it may be the first start.
+    """
     files = [Path(token.value) for token in _tokens(arguments, "config")]
     files += [find_recipe(token.value).path for token in _tokens(arguments, "recipe")]
     runs_dir = next((Path(token.value) for token in _tokens(arguments, "runs_dir")), DEFAULT_RUNS)
-    return files + [find_run(Path(token.value), runs_dir).config for token in _tokens(arguments, "resume")]
+    resumed = [token.value for token in _tokens(arguments, "resume") if not is_auto(token.value)]
+    return files + [find_run(Path(name), runs_dir).config for name in resumed]
 
 
 def parse_args_of(

@@ -52,6 +52,8 @@ def train_command(
 
       paceline train --resume runs/digits-resnet20
 
+      paceline train --name mine --epochs 50 --resume auto       start or resume: right after every preemption
+
     Parameters
     ----------
     config
@@ -59,7 +61,7 @@ def train_command(
     recipe
         Settings that ship with Paceline, such as cifar10-resnet20; paceline recipes lists them.
     resume
-        Run folder to resume, in mid-epoch if it stopped there.
+        Run folder to resume, in mid-epoch if it stopped there; auto: the newest run of this name, or a new one.
     summary
         Print a table of the model's layers.
     result_file
@@ -70,10 +72,7 @@ def train_command(
     plan = plan_launch(settings, start, world, os.environ)
     try:
         if plan is not None:
-            extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
-            extra += ["--resume", str(resume)] if resume else []
-            extra += ["--trust"] if start.trust else []
-            return launch_ranks(plan, settings, start, extra)
+            return launch_ranks(plan, settings, start, _args_of_ranks(start, resume, summary=summary))
         began = psutil.Process().create_time()
         result = train(settings, start=start, resume=resume, show_table=summary, began=began)
     except StoppedError as stop:
@@ -85,6 +84,13 @@ def train_command(
     if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else after_stop(result.signal, world, start)
+
+
+def _args_of_ranks(start: Start, resume: Path | None, *, summary: bool) -> list[str]:
+    """Return the arguments of each rank besides the settings."""
+    extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
+    extra += ["--resume", str(resume)] if resume else []
+    return extra + (["--trust"] if start.trust else [])
 
 
 def after_stop(signal: int, world: World, start: Start) -> int:

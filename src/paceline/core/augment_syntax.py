@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paceline.core.errors import SettingError, suggestion
+from paceline.core.plugin import is_plugin
 
 STANDARD = {
     "cifar10": "crop4,flip",
@@ -24,6 +25,7 @@ class Step:
     """One step as it was written."""
 
     name: str
+    """One of ours, or the user's own as my.py:name."""
     number: float = 0.0
     reflect: bool = False
     """Whether a crop mirrors the image at its edges instead of adding black."""
@@ -85,14 +87,21 @@ def parse_steps(text: str) -> tuple[Step, ...]:
     return steps
 
 
+def own_steps(text: str) -> list[str]:
+    """Return the steps of a list that are the user's own code."""
+    return [word for word in (word.strip() for word in text.split(",")) if is_plugin(word)]
+
+
 def _parse_step(word: str) -> Step:
+    if is_plugin(word):
+        return Step(name=word)
     if word == "rand" or word.startswith("rand-"):
         return _parse_rand(word)
     reflect = word.startswith("crop") and word.endswith(_REFLECT)
     found = re.fullmatch(r"([a-z-]*[a-z])(\d+(?:\.\d*)?|\.\d+)?", word.removesuffix(_REFLECT) if reflect else word)
     if found is None or found[1] not in _KINDS:
         name = word if found is None else found[1]
-        hint = suggestion(name, [*_KINDS, "rand", "none"]) + f"; e.g. {', '.join(EXAMPLES)}"
+        hint = suggestion(name, [*_KINDS, "rand", "none", "my.py:name"]) + f"; e.g. {', '.join(EXAMPLES)}"
         raise SettingError("augment", f"lists {word}, which is not a step", hint=hint)
     return Step(name=found[1], number=_number(word, found[1], found[2]), reflect=reflect)
 

@@ -11,13 +11,27 @@ from cyclopts import Group, Parameter
 from paceline.core.augment_syntax import parse_steps, standard_policy
 from paceline.core.config_rules import (
     check_fine_tuning,
+    check_own_parts,
     refuse_bad_name,
     refuse_impossible_shards,
     refuse_passwords,
     refuse_too_small,
+    refuse_unknown_trackers,
+    refuse_unused_by_loop,
+    stem,
 )
-from paceline.core.errors import ConfigError, SettingError, suggestion
-from paceline.core.setting_types import Every, Interval, MaybeWhole, Names, Numbers, SampleOrder, Whole
+from paceline.core.errors import ConfigError, SettingError
+from paceline.core.setting_types import (
+    Every,
+    Interval,
+    MaybeWhole,
+    Names,
+    Numbers,
+    OptimizerName,
+    SampleOrder,
+    ScheduleName,
+    Whole,
+)
 from paceline.core.units import count
 
 DATA = Group("Data", sort_key=1)
@@ -32,6 +46,7 @@ CHOICES_OF_TRACK = ("tensorboard", "wandb")
 EVERY_EPOCH = Interval(1)
 LEAST_SAMPLES_PER_SHARD = 32  # with fewer, a step of resnet20 on a CPU takes 10% longer than without shards
 DEFAULT_LR = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
+OWN_LR = 0.001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +63,8 @@ class Config:
     workers: Annotated[Whole, Parameter(group=DATA)] = 0
     """Data-loading processes per rank; 0 loads batches in the training process."""
     augment: Annotated[str, Parameter(group=DATA)] = "standard"
-    """Augmentation: standard (the usual steps for the data set), none, or a list of steps such as crop4,flip."""
+    """Augmentation: standard (the usual steps for the data set), none, or a list of steps such as crop4,flip;
+    my.py:name is a step of your own."""
     image_size: Annotated[MaybeWhole, Parameter(group=DATA)] = None
     """Height and width in pixels of the images of folder:, packed: and imagenet. Default: 224."""
     context: Annotated[MaybeWhole, Parameter(group=DATA)] = None
@@ -69,6 +85,8 @@ class Config:
     """Your own metrics besides those of the task, as in --metric my.py:name."""
     model: Annotated[str, Parameter(alias="-m", group=MODEL)] = "resnet20"
     """Model: a name listed by paceline models, timm:NAME, torchvision:NAME, hf:FOLDER, or your own as my.py:build."""
+    loop: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Your own training loop, as in --loop gan.py:train: a function of a Run."""
     precision: Annotated[Literal["fp32", "bf16", "fp16"], Parameter(group=MODEL)] = "fp32"
     """Precision of the forward pass (autocast); fp16 uses loss scaling."""
     channels_last: Annotated[bool, Parameter(group=MODEL)] = True
@@ -95,14 +113,14 @@ class Config:
     accumulate: Annotated[Whole, Parameter(group=LENGTH)] = 1
     """Micro-batches per step and device, to save memory; batch norm sees each one separately."""
     patience: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
-    """Stop after this many evaluations without a better validation accuracy."""
+    """Stop after this many evaluations without a better validation score: the one that picks the best checkpoint."""
     seed: Annotated[Whole, Parameter(group=LENGTH)] = 0
     """Seed for initial weights, sample order, augmentation and dropout."""
 
-    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Parameter(group=OPTIMIZER)] = "sgd"
-    """Optimizer; sgd uses Nesterov momentum."""
+    optimizer: Annotated[OptimizerName, Parameter(group=OPTIMIZER)] = "sgd"
+    """Optimizer: sgd (with Nesterov momentum), adam, adamw, or your own as my.py:build or torch.optim:RMSprop."""
     lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
-    """Learning rate. Default: 0.1 for sgd, 0.001 for adam and adamw."""
+    """Learning rate. Default: 0.1 for sgd, 0.001 for other optimizers."""
     lr_for: Annotated[Names, Parameter(group=OPTIMIZER)] = ()
     """Factors on the learning rate of layers or parameters, as in --lr-for linear=10,layer1=0.1."""
     momentum: Annotated[float, Parameter(group=OPTIMIZER)] = 0.9
@@ -116,10 +134,8 @@ class Config:
     clip: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
     """Clip the gradient to this norm."""
 
-    schedule: Annotated[Literal["constant", "milestones", "step", "cosine", "one-cycle"], Parameter(group=SCHEDULE)] = (
-        "cosine"
-    )
-    """How the learning rate changes over the run."""
+    schedule: Annotated[ScheduleName, Parameter(group=SCHEDULE)] = "cosine"
+    """How the learning rate changes over the run: one of these, or your own factor of each step as my.py:factor."""
     milestones: Annotated[Numbers, Parameter(group=SCHEDULE)] = ()
     """Epochs at which the learning rate drops, as in --milestones 60,120,160."""
     decay_every: Annotated[Whole, Parameter(group=SCHEDULE)] = 30
@@ -182,11 +198,12 @@ class Config:
             {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, self.fixed_shards
         )
         check_fine_tuning(self.init, self.head, self.lr_for)
+        refuse_unused_by_loop(self.as_dict(), DEFAULTS_BY_NAME)
 
     @property
     def base_lr(self) -> float:
         """The learning rate before scaling."""
-        return DEFAULT_LR[self.optimizer] if self.lr is None else self.lr
+        return DEFAULT_LR.get(self.optimizer, OWN_LR) if self.lr is None else self.lr
 
     @property
     def fixed_shards(self) -> int | None:
@@ -207,12 +224,13 @@ class Config:
         """The folder under runs_dir that the run belongs to."""
         if self.name is not None:
             return self.name
-        return f"{_stem(self.data)}-{_stem(self.model)}"
+        return f"{stem(self.data)}-{stem(self.model)}" if self.loop is None else stem(self.loop)
 
     def resolved(self) -> "Config":
         """Return the same settings with every derived default written out."""
         batch_norm = self.batch_norm if self.fixed_shards is None else "ghost"
-        derived = {"lr": self.base_lr, "augment": self.augment_policy, "name": self.run_name, "batch_norm": batch_norm}
+        augment = self.augment_policy if self.loop is None else self.augment
+        derived = {"lr": self.base_lr, "augment": augment, "name": self.run_name, "batch_norm": batch_norm}
         return dataclasses.replace(self, shards=self.fixed_shards or self.shards, **derived)
 
     def as_dict(self) -> dict[str, Any]:
@@ -250,12 +268,6 @@ def _restored(name: str, value: Any) -> Any:
     return Interval.parse(value) if kind is Interval else tuple(value) if kind is tuple else value
 
 
-def _stem(name: str) -> str:
-    """Return the part of "my.py:build", "folder:/a/b" or "resnet20" that serves as a folder name."""
-    file, _, rest = name.partition(":")
-    return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name or file
-
-
 def _check_numbers(config: Config) -> None:
     for name in ("lr", "clip", "decay_rate", "bucket_mb"):
         value = getattr(config, name)
@@ -274,6 +286,7 @@ def _check_numbers(config: Config) -> None:
 
 def _check_choices(config: Config) -> None:
     parse_steps(config.augment_policy)
+    check_own_parts(config.optimizer, config.schedule, momentum=(config.momentum, DEFAULTS_BY_NAME["momentum"]))
     if config.schedule == "milestones" and not config.milestones:
         raise ConfigError("--schedule milestones needs --milestones", hint="add --milestones 60,120,160")
     if config.milestones and config.schedule != "milestones":
@@ -282,12 +295,6 @@ def _check_choices(config: Config) -> None:
         raise SettingError(
             "milestones", f"is {list(config.milestones)}, but must be increasing epochs, the first at least 1"
         )
-    for tracker in config.track:
-        if tracker not in CHOICES_OF_TRACK:
-            raise SettingError(
-                "track",
-                f'lists "{tracker}", which is not a tracker',
-                hint=suggestion(tracker, [*CHOICES_OF_TRACK, "none"]),
-            )
+    refuse_unknown_trackers(config.track, CHOICES_OF_TRACK)
     refuse_bad_name(config.run_name)
     refuse_passwords({field.name: getattr(config, field.name) for field in dataclasses.fields(config)})

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from paceline.core.addresses import has_password
-from paceline.core.errors import ConfigError, SettingError, flag
+from paceline.core.errors import ConfigError, SettingError, flag, suggestion
+from paceline.core.plugin import is_plugin
+from paceline.core.setting_types import OptimizerName, ScheduleName
 
 LONGEST_NAME = 255
 """Bytes of a file name, on most file systems."""
@@ -50,6 +52,17 @@ def refuse_inexact(settings: Mapping[str, Any]) -> None:
             )
 
 
+def check_own_parts(optimizer: str, schedule: str, *, momentum: tuple[float, Any]) -> None:
+    """Refuse an optimizer or a schedule that is neither ours nor code, and a momentum that the user's would not get."""
+    for setting, name, names in (("optimizer", optimizer, OptimizerName), ("schedule", schedule, ScheduleName)):
+        known = get_args(get_args(names)[0])
+        if name not in known and not is_plugin(name):
+            raise SettingError(setting, f"is {name}, which is not known", hint=suggestion(name, [*known, "my.py:name"]))
+    if is_plugin(optimizer) and momentum[0] != momentum[1]:
+        problem = f"is {momentum[0]:g}, but the optimizer is {optimizer}"
+        raise SettingError("momentum", problem, hint="drop it, and set the momentum in your optimizer")
+
+
 def check_fine_tuning(init: str | None, head: str, lr_for: Iterable[str]) -> None:
     """Refuse a new head without weights to start from, and malformed factors."""
     if head == "new" and init is None:
@@ -72,6 +85,20 @@ def parse_factor(text: str) -> tuple[str, float]:
             hint="write --lr-for layer1=0.1; to keep layers as they are, use --freeze layer1",
         )
     return pattern, factor
+
+
+def stem(name: str) -> str:
+    """Return the part of "my.py:build", "folder:/a/b" or "resnet20" that serves as a folder name."""
+    file, _, rest = name.partition(":")
+    return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name or file
+
+
+def refuse_unknown_trackers(trackers: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a tracker that there is not."""
+    for tracker in trackers:
+        if tracker not in known:
+            problem = f'lists "{tracker}", which is not a tracker'
+            raise SettingError("track", problem, hint=suggestion(tracker, [*known, "none"]))
 
 
 def refuse_bad_name(name: str) -> None:
@@ -112,6 +139,40 @@ def refuse_impossible_shards(settings: Mapping[str, Any], fixed_shards: int | No
             f"--accumulate {settings['accumulate']} cannot be combined with {cause}: the batch is already split into "
             "shards",
             hint="drop --accumulate; to save memory, use more --shards",
+        )
+
+
+UNUSED_BY_LOOP = (
+    "data", "valid_split", "augment", "image_size", "context", "bad_images", "collate", "task", "metric", "model",
+    "channels_last", "compile", "ema", "init", "head", "freeze", "checkpoint_activations", "patience", "lr_for",
+    "label_smoothing", "balance", "compress", "profile", "eval_every",
+)  # fmt: skip
+"""Settings of Paceline's own loop. A loop of the user may read the others, such as run.config.lr."""
+
+
+def refuse_unused_by_loop(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse settings that have no effect on a loop of the user, where there is one."""
+    if "loop" not in settings:
+        return
+    for name in UNUSED_BY_LOOP:
+        value, usual = settings.get(name), defaults[name]
+        if value is not None and value not in (usual, str(usual), list(usual) if isinstance(usual, tuple) else usual):
+            raise ConfigError(
+                f"{flag(name)} {value} has no effect on a loop of your own",
+                hint=f"drop {flag(name)}, and do it in the loop",
+            )
+    if settings["mode"] in {"dp", "fsdp"}:
+        raise ConfigError(
+            f"--mode {settings['mode']} is not supported with a loop of your own", hint="use --mode ddp, or drop --mode"
+        )
+
+
+def refuse_loop(loop: str | None, command: str) -> None:
+    """Refuse a loop of the user where a command measures Paceline's own loop."""
+    if loop is not None:
+        raise ConfigError(
+            f"paceline {command} measures Paceline's own loop, not {loop}",
+            hint=f"train with it, and see where its time went: paceline train --loop {loop}, then paceline explain RUN",
         )
 
 

@@ -73,6 +73,14 @@ class RunError(PacelineError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class InUseError(RunError):
+    """Another process trains the run."""
+
+
+class FinishedError(RunError):
+    """A run has nothing left to do."""
+
+
 class OvertakenError(RunError):
     """A newer attempt trains the run, so this one may no longer write to its folder."""
 

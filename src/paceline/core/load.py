@@ -19,11 +19,13 @@ from cyclopts import (
     Parameter,
     RepeatArgumentError,
     Token,
+    UnknownOptionError,
 )
 from cyclopts import UnusedCliTokensError as UnusedError
 
 from paceline.core.config import DEFAULTS_BY_NAME, SETTINGS, Config
 from paceline.core.errors import ConfigError, SettingError, flag, suggestion
+from paceline.core.foreign_flags import foreign_flag_hint
 from paceline.core.setting_types import Interval
 from paceline.core.start import START_SETTINGS, Start
 
@@ -82,6 +84,8 @@ class Layers:
         if isinstance(problem, SettingError):
             place = self._places.get(problem.setting)
             return SettingError(problem.setting, problem.problem, place=place, hint=problem.hint)
+        if isinstance(problem, UnknownOptionError):
+            return _unknown(problem)
         if not isinstance(problem, CoercionError) or problem.token is None or problem.argument is None:
             return ConfigError(_sentence(problem))
         setting = problem.argument.name.removeprefix("--").replace("-", "_")
@@ -211,6 +215,13 @@ def _sentence(problem: CycloptsError) -> str:
         is_flag = problem.keyword is not None or not problem.argument.required
         return f"{problem.keyword or name} needs a value" if is_flag else f"{command} needs {name.strip('-').upper()}"
     return str(problem).strip()
+
+
+def _unknown(problem: UnknownOptionError) -> ConfigError:
+    """Return the error for an unknown flag: with ours, if it is one that other programs have."""
+    name = problem.token.keyword or problem.token.value
+    hint = foreign_flag_hint(name, {own for argument in problem.argument_collection for own in argument.names})
+    return ConfigError(_sentence(problem) if hint is None else f"Unknown option: {name}.", hint=hint)
 
 
 def _expected(hint: Any) -> str:

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
+from paceline.core.errors import ConfigError
+from paceline.core.plugin import accepted_arguments, code_place, is_plugin, load_plugin
 from paceline.core.units import number
 
 ONE_CYCLE_RISE = 0.3
@@ -33,13 +36,17 @@ class LrPlan:
         steps = round(config.warmup * plan.steps_per_epoch)
         if config.schedule == "one-cycle" and not steps:
             steps = round(ONE_CYCLE_RISE * plan.total_steps)
-        return cls(
+        made = cls(
             config=config,
             plan=plan,
             peak=config.base_lr * scale,
             warmup_steps=min(steps, plan.total_steps),
-            shape=SHAPES[config.schedule],
+            shape=_own_shape(config.schedule) if is_plugin(config.schedule) else SHAPES[config.schedule],
         )
+        if is_plugin(config.schedule):
+            for step in (0, plan.total_steps - 1):  # rather now than at the end of the run
+                made.shape(made, step)
+        return made
 
     def at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -66,6 +73,26 @@ class LrPlan:
 
 
 Shape = Callable[[LrPlan, int], float]
+
+
+def _own_shape(name: str) -> Shape:
+    """Return the user's function of the step, which may also ask for total_steps and steps_per_epoch."""
+    function = load_plugin(name, ConfigError)
+
+    def shape(plan: LrPlan, step: int) -> float:
+        facts = {"total_steps": plan.plan.total_steps, "steps_per_epoch": plan.plan.steps_per_epoch}
+        try:
+            factor = function(step, **accepted_arguments(function, facts))
+        except Exception as cause:
+            problem = f"{name} raised {type(cause).__name__} at step {step}: {cause}"
+            hint = f"{code_place(cause, function)}; it is called as {name.rpartition(':')[2]}(step)"
+            raise ConfigError(problem, hint=hint) from cause
+        if not isinstance(factor, Real) or not 0 <= float(factor) < math.inf:
+            hint = "return a factor on the learning rate: a number of at least 0"
+            raise ConfigError(f"{name} returned {factor} at step {step}", hint=hint)
+        return float(factor)
+
+    return shape
 
 
 def _constant(_plan: LrPlan, _step: int) -> float:
@@ -108,4 +135,4 @@ def _describe(config: Config) -> str:
         "step": f"{factor} every epoch" if config.decay_every == 1 else f"{factor} every {config.decay_every} epochs",
         "cosine": "cosine to 0",
         "one-cycle": "then linear to 0",
-    }[config.schedule]
+    }.get(config.schedule, f"times {config.schedule}")

@@ -57,6 +57,9 @@ def _listed(values: Sequence[Any]) -> str:
     return ",".join(map(str, values)) or "none"
 
 
+OptimizerName = Literal["sgd", "adam", "adamw"] | str
+ScheduleName = Literal["constant", "milestones", "step", "cosine", "one-cycle"] | str
+"""One of ours, or the user's own as my.py:name."""
 SampleOrder = Literal["auto", "argsort", "feistel"]
 """How samples are shuffled: an argsort of hashes, or a keyed permutation; auto decides by the number of samples."""
 Whole = Annotated[int, Parameter(converter=_whole)]

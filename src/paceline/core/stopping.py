@@ -1,6 +1,8 @@
 """The signals that ask a run to stop, and waits for other processes that such a signal ends at once."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -43,6 +45,26 @@ class _Interruption(KeyboardInterrupt):
 
 
 @contextmanager
+def _swallowed_sent_again() -> Iterator[None]:
+    """Send a signal again whose interruption Python ignored, as in `__del__` and in callbacks of weak references."""
+    before = sys.unraisablehook
+
+    def send_again(ignored: "sys.UnraisableHookArgs") -> None:
+        if isinstance(ignored.exc_value, _Interruption):
+            timer = threading.Timer(SECONDS_BETWEEN_LOOKS, os.kill, [os.getpid(), ignored.exc_value.number])
+            timer.daemon = True
+            timer.start()
+        else:
+            before(ignored)
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+@contextmanager
 def interruptible(doing: str) -> Iterator[None]:
     """Let a signal end the block with StoppedError, which names the interrupted work."""
 
@@ -50,7 +72,7 @@ def interruptible(doing: str) -> Iterator[None]:
         raise _Interruption(number)
 
     try:
-        with handled_by(stop):
+        with handled_by(stop), _swallowed_sent_again():
             yield
     except _Interruption as signalled:
         raise StoppedError(signalled.number, doing) from None

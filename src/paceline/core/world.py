@@ -17,6 +17,8 @@ class World:
     local_size: int = 1
     launcher: str = "none"
     """The launcher of the ranks: torchrun, Slurm, flags, environment …; none for a single process."""
+    adopted: bool = False
+    """Whether somebody else connected the ranks, in a process group that must stay alive."""
     init_method: str = ""
     """Where the ranks connect, as in torch: env://, tcp://host:port or file:///path; empty for a single process."""
     attempt: int = 0

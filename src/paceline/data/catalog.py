@@ -1,10 +1,11 @@
 """Opens data sets by name: published ones, folders, packs, or the user's own "my.py:build"."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.core.augment_syntax import parse_steps
 from paceline.core.config import Config
 from paceline.core.errors import DataError, SettingError, suggestion
 from paceline.core.plugin import is_plugin
@@ -12,6 +13,7 @@ from paceline.core.setting_types import SampleOrder
 from paceline.core.units import count
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.augment.policy import parse_policy
+from paceline.data.augment.user_step import ChangedSamples, UserStep
 from paceline.data.collate import load_collate
 from paceline.data.inventory import list_published
 from paceline.data.order import held_out
@@ -106,9 +108,6 @@ def open_data(config: Config) -> DataSet:
         raise SettingError("image_size", f"is set, but the images of {config.data} have a fixed size", hint=hint)
     if config.data in _FIXED:
         return _FIXED[config.data](config, _augmentation(config))
-    if _augmentation(config) is not None:
-        problem = f"is {config.augment}, but {config.data} augments its images itself"
-        raise SettingError("augment", problem, hint="drop --augment, and augment the images in your data set")
     return open_user_data(
         config.data,
         data_dir=config.data_dir,
@@ -116,6 +115,7 @@ def open_data(config: Config) -> DataSet:
         task=config.task,
         collate=None if config.collate is None else load_collate(config.collate),
         order=config.sample_order,
+        steps=_user_steps(config),
     )
 
 
@@ -123,10 +123,18 @@ def _open_other(config: Config, kind: str) -> DataSet:
     for setting in ("image_size", "collate"):
         if getattr(config, setting, None) is not None:
             raise SettingError(setting, f"is set, but has no effect on {config.data}", hint="drop it")
-    if _augmentation(config) is not None:
-        problem = f"is {config.augment}, but {config.data} has no augmentation"
-        raise SettingError("augment", problem, hint="drop --augment")
-    return _OTHER[kind](config)
+    steps, data = _user_steps(config), _OTHER[kind](config)
+    return replace(data, train=ChangedSamples(data.train, steps, config.seed)) if steps else data
+
+
+def _user_steps(config: Config) -> tuple[UserStep, ...]:
+    """Return the steps of --augment for data that is not images of ours: all must be the user's own."""
+    policy = parse_policy(config.augment_policy)
+    steps = tuple(step for step in policy.pixel_steps if isinstance(step, UserStep))
+    if len(steps) < len(parse_steps(policy.text)):
+        problem = f"is {config.augment}, but these steps do not fit the samples of {config.data}"
+        raise SettingError("augment", problem, hint="drop it, or write a step: --augment my.py:name")
+    return steps
 
 
 def _refuse_context(config: Config, kind: str) -> None:

@@ -80,6 +80,11 @@ def rows(tree: Tree, indices: slice) -> Tree:
     return map_leaves(tree, lambda tensor: tensor[indices])
 
 
+def first_sample(tree: Tree) -> Tree:
+    """Return the first row of every tensor."""
+    return map_leaves(tree, lambda tensor: tensor[0])
+
+
 def tree_bytes(tree: Tree) -> bytes:
     """Return the contents of all tensors, to compare or hash them."""
     return b"".join(_bytes(tensor) for tensor in leaves(tree))
@@ -99,4 +104,8 @@ def concatenated(trees: Sequence[Tree]) -> Tree:
         return type(first)(*inner) if hasattr(first, "_fields") else type(first)(inner)
     if isinstance(first, dict):
         return {key: concatenated([tree[key] for tree in trees]) for key in first}
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        fields = [field.name for field in dataclasses.fields(first) if field.init]
+        inner = {name: concatenated([getattr(tree, name) for tree in trees]) for name in fields}
+        return dataclasses.replace(first, **inner)
     return first

@@ -21,10 +21,11 @@ from paceline.core.world import World
 from paceline.doctor.checkup import Checkup, FolderCheck, RankCheck
 from paceline.doctor.doctor_options import SMALLEST_ALL_REDUCE, DoctorOptions
 from paceline.parallel.amx import find_bf16
-from paceline.parallel.detect import count_gpus
 from paceline.parallel.device import describe_device
+from paceline.parallel.join import joined
 from paceline.parallel.link_sweep import time_all_reduce
-from paceline.parallel.team import Team, joined
+from paceline.parallel.team import Team
+from paceline.parallel.visible_gpus import count_gpus
 from paceline.records.environment import cpu_name
 from paceline.records.profile import LinkPoint
 from paceline.records.writer import is_locked, locked

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.core.errors import CheckpointError
 from paceline.engine.saved_tensor import SavedTensor
 from paceline.engine.state_tree import change_leaves
 from paceline.engine.tensor_files import CHUNK, piece_of
@@ -22,6 +23,10 @@ Saved = Tensor | SavedTensor
 def capture_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Any]]:
     """Return the optimizer state of each parameter, by name."""
     names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
+    other = next((key for key in optimizer.state if key not in names), None)
+    if other is not None:
+        problem = f"{type(optimizer).__name__} keeps state under {str(other)[:40]}, which is no parameter of the model"
+        raise CheckpointError(problem, hint="keep it in state[parameter], or in param_groups")
     return {names[parameter]: dict(memory) for parameter, memory in optimizer.state.items()}
 
 
@@ -118,6 +123,18 @@ def restore_optimizer(
             if memory is not None:
                 memories[number] = {key: _received(value, parameter, receiver) for key, value in memory.items()}
     optimizer.load_state_dict({"state": memories, "param_groups": groups})
+
+
+def restore_groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]], team: Team) -> None:
+    """Restore what the groups of an optimizer hold besides parameters. Collective: every rank must call it."""
+    receiver = Receiver(team)
+    for group, values in zip(optimizer.param_groups, saved, strict=True):
+        for key, value in values.items():
+            if isinstance(value, Saved):
+                group[key] = torch.empty(value.shape, dtype=value.dtype)
+                receiver.fill(group[key], value)
+            else:
+                group[key] = value
 
 
 def receive_tensors(state: Mapping[str, Saved], team: Team) -> dict[str, Tensor]:

@@ -14,6 +14,8 @@ from paceline.records.phases import CLOCK_PHASES, GRAD_SYNC_PHASE, PHASES
 
 DATA, COPY, FORWARD, BACKWARD, GRAD_SYNC, UPDATE, START, EVALUATE, SAVE, RECORD = range(len(CLOCK_PHASES))
 """Indices of `records.phases.CLOCK_PHASES`."""
+UPDATE_PART = len(CLOCK_PHASES)
+"""An update of one of several optimizers: its time counts as the update, but does not end the step."""
 SECONDS_BETWEEN_QUERIES = 2e-4
 NEXT = {
     DATA: PHASES["forward"].text,
@@ -82,6 +84,9 @@ class Clock:
         self.end_phase(BACKWARD)
 
     def _count(self, phase: int, seconds: float) -> None:
+        if phase == UPDATE_PART:
+            self._totals[UPDATE] += seconds
+            return
         self._totals[BACKWARD if self._alone and phase == GRAD_SYNC else phase] += seconds
         if phase == UPDATE:
             self._waits.append(self._totals[GRAD_SYNC] - self._waited)

@@ -6,6 +6,7 @@ from hashlib import sha256
 
 import numpy as np
 
+from paceline.core.augment_syntax import own_steps
 from paceline.core.config import Config
 from paceline.core.errors import DataError, RunError
 from paceline.core.plugin import is_plugin
@@ -29,17 +30,19 @@ class DataFacts:
 
 def check_data(splits: Splits, config: Config, team: Team) -> DataFacts:
     """Refuse ranks with different samples, and with --exact bitwise samples that change. Collective."""
-    changing = _changing_sample(splits) if is_plugin(config.data) else None
+    sources = [name for name in (config.data, *own_steps(config.augment_policy)) if is_plugin(name)]
+    name = " or ".join(sources)
+    changing = _changing_sample(splits) if sources else None
     problem = next((found for found in team.gather(changing) if found is not None), None)
     if problem is not None and config.exact == "bitwise":
         raise DataError(
-            f"{config.data} has its own randomness: {problem} differs when it is read again",
+            f"{name} has its own randomness: {problem} differs when it is read again",
             hint="draw from torch, numpy.random or random, which Paceline seeds for every sample, or from a generator "
             "seeded with the index; or use --exact order",
         )
     digests = {name: _digest(split, whole=problem is None) for name, split in _named(splits).items()}
     _refuse_other_data(digests, team, name=config.data)
-    return DataFacts(digests=digests, warnings=() if problem is None else (_warning(config.data, problem),))
+    return DataFacts(digests=digests, warnings=() if problem is None else (_warning(name, problem),))
 
 
 def data_changes(before: Mapping[str, str] | None, now: DataFacts, config: Config) -> list[str]:

@@ -19,9 +19,10 @@ from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.job import Job, build_job
 from paceline.engine.scoring import Part, Tally
 from paceline.parallel.amx import limit_isa
+from paceline.parallel.join import joined
 from paceline.parallel.module_state import Snapshot
 from paceline.parallel.sharded import free_gathered
-from paceline.parallel.team import Team, joined
+from paceline.parallel.team import Team
 from paceline.records.code import code_changes
 from paceline.records.entries import SplitName
 from paceline.records.folder import RunFolder

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 
 from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError, ModelError
-from paceline.data.catalog import open_data, split_data
+from paceline.core.world import World
+from paceline.data.catalog import Splits, open_data, split_data
+from paceline.engine.capture import make_missing_buffers, restore_other_buffers
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.model_setup import check_fit
 from paceline.models.zoo import build_model
+from paceline.parallel.team import Team
 from paceline.records.folder import RunFolder
 
 WEIGHTS, SETTINGS, CARD, STATE_DICT = "model.safetensors", "config.json", "README.md", "pytorch_model.bin"
@@ -32,21 +35,30 @@ class Export:
     run: Path
     checkpoint: Path
     weights: Mapping[str, Tensor]
-    facts: Mapping[str, Any]
+    splits: Splits
     model: nn.Module
     example: Tensor
     """Two inputs of the model."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the model was built from: num_classes, image_shape, vocab_size, ..."""
+        return self.splits.facts
 
 
 def read_export(folder: RunFolder, config: Config, *, checkpoint: str) -> Export:
     """Return the weights of a checkpoint, those of the moving average if there is one, and their model."""
     path = Checkpoints(folder.checkpoints, keep=1).named(checkpoint)
     state = load_checkpoint(path)
-    weights = state["model"] if state.get("ema") is None else state["ema"]
+    part = "model" if state.get("ema") is None else "ema"
+    weights = state[part]
     splits = split_data(open_data(config), valid_split=config.valid_split)
     model = build_model(config.model, **splits.facts)
+    make_missing_buffers(model, weights)
     check_fit(model, weights, name=config.model)
     model.load_state_dict(weights)
+    alone = Team(World(), torch.device("cpu"))
+    restore_other_buffers(model, (state.get("buffers") or {}).get(part, {}), alone)
     batch = splits.train.fetch(np.arange(2), None)
     example = batch[:, :-1] if isinstance(batch, Tensor) else batch[0]  # tokens are also their targets
     return Export(
@@ -54,7 +66,7 @@ def read_export(folder: RunFolder, config: Config, *, checkpoint: str) -> Export
         run=folder.path,
         checkpoint=path,
         weights=weights,
-        facts=splits.facts,
+        splits=splits,
         model=model.eval(),
         example=example,
     )

@@ -9,11 +9,12 @@ import torch
 from paceline.core.units import count, plural
 from paceline.engine.evaluate import num_scored
 from paceline.engine.job import Job
+from paceline.engine.recorded_job import RecordedJob
 from paceline.models.summary import num_parameters
 from paceline.parallel.batchnorm import has_batch_norm
-from paceline.parallel.detect import count_gpus
 from paceline.parallel.device import describe_device, describe_kernels, describe_threads, has_fast_bf16
 from paceline.parallel.team import Team
+from paceline.parallel.visible_gpus import count_gpus
 from paceline.records.environment import cpu_name
 from paceline.records.folder import RunFolder
 
@@ -35,7 +36,8 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield from _scores(job, folder)
     yield from _exactness(job)
     yield f"lr       {job.lr_plan}"
-    yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {OPTIMIZERS[config.optimizer]}"
+    optimizer = OPTIMIZERS.get(config.optimizer, config.optimizer)
+    yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {optimizer}"
 
 
 def _task(job: Job) -> Iterator[str]:
@@ -56,7 +58,7 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"vocabulary of {count(facts['vocab_size'])}"
 
 
-def rank_dependent(job: Job) -> list[str]:
+def rank_dependent(job: RecordedJob) -> list[str]:
     """Return what depends on the number of ranks by design, beyond rounding: nothing where the batch has shards."""
     if job.plan.shards is not None:
         return []
@@ -95,7 +97,7 @@ def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
         yield f"scores   over {' and '.join(some)} samples: {why}; paceline eval {folder.path} scores all"
 
 
-def settings_warnings(job: Job) -> Iterator[str]:
+def settings_warnings(job: RecordedJob) -> Iterator[str]:
     """Yield warnings about settings that make the run slow or the result poor."""
     if job.config.precision == "bf16" and not has_fast_bf16(job.device):
         yield (
@@ -117,4 +119,5 @@ def settings_warnings(job: Job) -> Iterator[str]:
 
 def _world(team: Team) -> str:
     world = team.world
-    return "1 rank" if world.size == 1 else f"{world.size} ranks, started by {world.launcher}"
+    starter = "" if world.launcher == "none" else f", started by {world.launcher}"
+    return f"{plural(world.size, 'rank')}{starter}{', process group adopted' if world.adopted else ''}"

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline.core.augment_syntax import own_steps
 from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError
-from paceline.core.plugin import code_files
+from paceline.core.plugin import code_files, is_plugin
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.split import SkippingSplit
@@ -20,6 +21,7 @@ from paceline.engine.capture import (
     capture_other_buffers,
     make_missing_buffers,
     receive_tensors,
+    restore_groups,
     restore_model,
     restore_optimizer,
     restore_other_buffers,
@@ -28,10 +30,12 @@ from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.data_check import DataFacts, check_data
 from paceline.engine.layer_patterns import apply_patterns
 from paceline.engine.model_setup import autocast, check_fit, find_state, memory_format, prepare_model
-from paceline.engine.optimizer import Ema, build_optimizer
+from paceline.engine.optimizer import Ema, build_optimizer, copy_frozen, unused_parameters
 from paceline.engine.progress import Progress
 from paceline.engine.scoring import Scoring
 from paceline.engine.task_setup import build_task, check_task
+from paceline.engine.user_optimizer import group_values
+from paceline.engine.whole_batch import gather_whole_batch
 from paceline.parallel.buffers import PLAIN_STEP, GhostStep, StepContext, average_buffers, own_buffers
 from paceline.parallel.ddp_hooks import BucketTimer
 from paceline.parallel.exact.bucket import Slot
@@ -44,6 +48,7 @@ from paceline.parallel.modes import (
     convert_batch_norm,
     num_devices,
     refuse_unfit,
+    shard_parameters,
     wrap_model,
 )
 from paceline.parallel.team import Team
@@ -139,6 +144,10 @@ class Job:
         own = {name for split in splits if isinstance(split, SkippingSplit) for name in split.unreadable()}
         return sorted(set().union(*team.gather(own)))
 
+    def unused_parameters(self) -> list[str]:
+        """Return the trained parameters that have never had a gradient."""
+        return unused_parameters(self.optimizer, self.model)
+
     def step_context(self, team: Team, num_micro_batches: int) -> AbstractContextManager[StepContext]:
         """Return the step's context manager; enter its `micro_batch(weight)` around every micro-batch."""
         if self.plan.shards is None:
@@ -167,6 +176,7 @@ class Job:
         return {
             "model": self.model.state_dict(),
             "optimizer": capture_optimizer(self.optimizer, self.model),
+            "optimizer_groups": group_values(self.optimizer) if is_plugin(self.config.optimizer) else None,
             "scaler": self.scaler.state_dict(),
             "ema": None if self.ema is None else self.ema.model.state_dict(),
             "buffers": self._other_buffers() or None,
@@ -191,6 +201,8 @@ class Job:
         """
         self._restore_weights("model", self.model, state, team)
         restore_optimizer(self.optimizer, self.model, state["optimizer"], team)
+        if state.get("optimizer_groups") is not None:
+            restore_groups(self.optimizer, state["optimizer_groups"], team)
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
             self._restore_weights("ema", self.ema.model, state, team)
@@ -224,7 +236,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     scoring = Scoring(task)
     notes = check_task(config, scoring, bare, splits, team)
     code = agreed_code(config, team)
-    ema = None if config.ema is None else Ema(bare, config.ema)
+    average = None if config.ema is None else copy_frozen(bare)
     model = convert_batch_norm(bare, config, team)
     apply_patterns(model, config)
     slots = {name: Slot.of(name, parameter) for name, parameter in model.named_parameters()}
@@ -234,7 +246,14 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
             f"the forward pass of {config.model} changes frozen parameters, which --mode fsdp shards",
             hint="use --mode ddp",
         )
+    if is_plugin(config.optimizer) and choice.mode == "fsdp" and config.exact == "bitwise":
+        problem = f"{config.optimizer} may round differently on the shards of each rank, which --mode fsdp makes"
+        raise ConfigError(problem, hint="use --mode ddp, or --exact order")
+    if task.whole_batch:
+        gather_whole_batch(task, model, config, plan, team)
     forward = wrap_model(model, config, team, choice, timer)
+    if average is not None and choice.mode == "fsdp":
+        shard_parameters(average, config, team)
     return Job(
         config=config,
         device=team.device,
@@ -249,7 +268,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         choice=choice,
         optimizer=build_optimizer(config, model),
         scaler=torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16"),
-        ema=ema,
+        ema=None if average is None or config.ema is None else Ema(average, model, config.ema),
         reducer=None if state is None else Reducer(model, config, team, slots, state.of(model)),
         memory_format=memory_format(config, model),
         code=code,
@@ -270,6 +289,7 @@ def agreed_code(config: Config, team: Team) -> dict[str, str]:
 
 
 def own_code(config: Config) -> dict[str, Path]:
-    """Return the files of the user's own model, data and task, once they are loaded."""
-    named = (config.model, config.data, config.task, config.collate, *config.metric)
+    """Return the files of the user's own loop, model, data, task and other parts, once they are loaded."""
+    named = (config.model, config.data, config.task, config.collate, *config.metric, config.optimizer, config.schedule)
+    named += (config.loop, *own_steps(config.augment_policy))
     return code_files([name for name in named if name is not None])

@@ -20,12 +20,10 @@ from paceline.core.errors import TaskError
 from paceline.core.keys import mix
 from paceline.core.metrics import Scores
 from paceline.core.stopping import StopRequest
-from paceline.data.loader import load_batches
-from paceline.data.order import epoch_order
-from paceline.data.requests import EpochRequests
 from paceline.data.seeding import seed_generators
 from paceline.data.tree import Tree, align_leaves, moved
 from paceline.engine.balance import Balance
+from paceline.engine.batches import BatchSlice, MicroBatch, batch_slices, load_steps
 from paceline.engine.clock import COPY, DATA, EVALUATE, FORWARD, GRAD_SYNC, RECORD, SAVE, UPDATE, Clock
 from paceline.engine.evaluate import evaluate, scored_ids
 from paceline.engine.job import Job
@@ -37,25 +35,6 @@ from paceline.parallel.buffers import without_statistics
 from paceline.parallel.modes import without_grad_sync
 from paceline.parallel.team import Team
 from paceline.records.entries import EvalRecord, State
-
-
-class BatchSlice(NamedTuple):
-    """The samples of one micro-batch, as indices into the global batch."""
-
-    position: int
-    """Index of the micro-batch over all ranks."""
-    indices: range
-    weight: float
-    """Weight of its samples in the batch; 0 for a rank that only takes part in collectives."""
-
-
-class MicroBatch(NamedTuple):
-    """A slice of the global batch with its samples loaded."""
-
-    position: int
-    batch: Tree
-    weight: float
-    num_samples: int
 
 
 class Computed(NamedTuple):
@@ -122,39 +101,25 @@ class Training:
         if self.balance is not None:
             end = min(end, self.balance.decide(first))
             self.plan = self.balance.plan
-        config, start = job.config, epoch * job.plan.steps_per_epoch
         slices, last_slices = self.slices(job.plan.global_batch), self.slices(job.plan.batch_size(end - 1))
-        requests = EpochRequests(
-            order=epoch_order(
-                seed=config.seed, epoch=epoch, num_samples=job.plan.num_samples, order=config.sample_order
-            ),
-            epoch=epoch,
-            global_batch=job.plan.global_batch,
-            batches=range(first - start, end - start),
-            slices=[part.indices for part in slices],
-            last_slices=[part.indices for part in last_slices],
+        yield from load_steps(
+            job.splits.train,
+            job.plan,
+            range(first, end),
+            slices=slices,
+            last_slices=last_slices,
+            config=job.config,
+            device=job.device,
         )
-        batches = load_batches(job.splits.train, requests, workers=job.config.workers, pin=job.device.type == "cuda")
-        for step in range(first, end):
-            parts = last_slices if step == end - 1 else slices
-            yield step, [MicroBatch(part.position, next(batches), part.weight, len(part.indices)) for part in parts]
 
     def slices(self, batch_size: int) -> list[BatchSlice]:
-        """Return the slices of a global batch of this size that this rank computes, one per micro-batch.
-
-        A small last batch leaves some ranks with fewer micro-batches than others, or with none. They get samples of
-        weight 0, so that they take part in every collective.
-        """
-        plan, rank, team_size = self.plan, self.team.world.rank, self.team.world.size
-        per_sample = self.job.gradient_weight / batch_size
-        own = plan.micro_batches(batch_size, rank)
-        slices = [BatchSlice(position, part, len(part) * per_sample) for position, part in own.items()]
-        if self.job.reducer is not None and not self.job.reducer.is_sharded:
-            return slices  # gradients need not come from every rank
-        is_even = self.job.reducer is not None or self.job.config.batch_norm == "sync"
-        least = max(len(plan.micro_batches(batch_size, each)) for each in range(team_size)) if is_even else 1
-        filler = BatchSlice(0, range(min(2, batch_size)), 0.0)  # batch norm over vectors needs two samples
-        return slices + [filler] * (least - len(slices))
+        """Return the slices of a global batch of this size that this rank computes, one per micro-batch."""
+        job = self.job
+        if job.reducer is not None and not job.reducer.is_sharded:
+            fill = "none"  # gradients need not come from every rank
+        else:
+            fill = "even" if job.reducer is not None or job.config.batch_norm == "sync" else "one"
+        return batch_slices(self.plan, batch_size, self.team.world.rank, weight=job.gradient_weight, fill=fill)
 
     def train_step(self, step: int, micro_batches: list[MicroBatch]) -> float:
         """Compute one step and return its learning rate. Collective: every rank must call it."""

@@ -18,8 +18,8 @@ from paceline.data.order import epoch_order, shuffled
 from paceline.data.seeding import seed_generators
 from paceline.data.split import Split
 from paceline.data.tree import align_leaves, leaves, moved
-from paceline.models.check import check_model, require_parameters
 from paceline.models.family import Preparable
+from paceline.models.trial_pass import check_model, require_parameters
 from paceline.models.zoo import build_model
 from paceline.parallel.exact.determinism import deterministic_only
 from paceline.parallel.state_check import ChangingState, find_changing_state

@@ -5,7 +5,7 @@ pass, so that ragged or padded micro-batches get the weight of what they contain
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,14 @@ from paceline.parallel.team import Team
 from paceline.tasks.task import Task, by_name, counts_samples
 
 
+class Whole(Protocol):
+    """The loss of a task with `whole_batch`, which needs all micro-batches of a step before the first."""
+
+    def begin(self, step: int, batches: Sequence[tuple[Tree, int]], *, batch_size: int) -> None:
+        """Begin a step. Collective: every rank must call it."""
+        ...
+
+
 class Objective:
     """Weights the losses of micro-batches by counts over the global batch."""
 
@@ -29,7 +37,8 @@ class Objective:
         self._gradient_weight = gradient_weight
         self._counted: tuple[str, ...] = ()
         """The losses with their own counts; the same on every rank, also on one without samples."""
-        if not counts_samples(task):
+        self._whole_loss: Whole | None = cast("Any", task.loss) if task.whole_batch else None
+        if not counts_samples(task) and self._whole_loss is None:
             first = splits.train.fetch(np.array([0]), 0)
             self._counted = tuple(sorted(by_name(task.count(task.targets(first)))))
         self._own: list[dict[str, int]] = []
@@ -50,6 +59,8 @@ class Objective:
             self._own = [self._count(batch) if num_samples else {} for batch, num_samples in batches]
             sums = torch.tensor([sum(own.get(name, 0) for own in self._own) for name in self._counted])
             self._pending, self._totals = (sums, self._team.start_sum(sums)), {}
+        if self._whole_loss is not None:
+            self._whole_loss.begin(step, batches, batch_size=batch_size)
 
     def counts(self, number: int, losses: Mapping[str, Tensor]) -> dict[str, int]:
         """Return the counts of the losses of a micro-batch."""
@@ -70,6 +81,10 @@ class Objective:
         counts = self.counts(number, losses)
         terms = []
         for name, loss in losses.items():
+            if self._whole_loss is not None:  # its gradient is that of the global batch, micro-batch by micro-batch
+                factor = (self._gradient_weight if self._samples[number] else 0.0) * weights.get(name, 1.0)
+                terms.append(loss * factor)
+                continue
             if self._task.reduction == "mean" and self._samples[number] and not counts[name]:
                 raise TaskError(
                     f"{name} is the mean over no targets in a micro-batch of step {self._step + 1}",

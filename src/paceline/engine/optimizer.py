@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from paceline.core.config import Config
+from paceline.core.plugin import is_plugin
 from paceline.engine.layer_patterns import lr_factors
+from paceline.engine.user_optimizer import build_user_optimizer
 from paceline.parallel.sharded import is_sharded
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # noqa: SLF001 - the common base of batch norms
@@ -16,6 +18,8 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # noqa: SL
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer over all trainable parameters; the learning rate is set before every step."""
     groups = parameter_groups(model, config)
+    if is_plugin(config.optimizer):
+        return build_user_optimizer(config, model, groups)
     lr = config.base_lr
     # The rounding of fused kernels depends on where a tensor is cut into shards.
     fused = config.exact == "order" and all(has_fused_kernel(parameter) for parameter in model.parameters())
@@ -84,11 +88,12 @@ def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
 class Ema:
     """A copy of the model with averaged weights; the decay is smaller at first, to forget the initial weights."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
+    def __init__(self, average: nn.Module, source: nn.Module, decay: float) -> None:
+        """`average` starts as a copy of the source, sharded in the same way."""
+        self.model = average
         self._decay = decay
-        self._source = model
-        pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
+        self._source = source
+        pairs = [*zip(average.parameters(), source.parameters(), strict=True)]
         self._averaged = [(mine, theirs) for mine, theirs in pairs if mine.is_floating_point()]
 
     @torch.no_grad()
@@ -96,7 +101,8 @@ class Ema:
         """Update the average after the step-th step."""
         decay = min(self._decay, (1 + step) / (10 + step))
         buffers = self._buffers()
-        pairs = self._averaged + [pair for pair in buffers if pair[0].is_floating_point()]
+        pairs = [(_own(mine), _own(theirs)) for mine, theirs in self._averaged]
+        pairs += [pair for pair in buffers if pair[0].is_floating_point()]
         torch._foreach_lerp_([mine for mine, _ in pairs], [theirs for _, theirs in pairs], 1 - decay)
         copied = [pair for pair in buffers if not pair[0].is_floating_point()]
         if copied:
@@ -111,3 +117,13 @@ class Ema:
                     setattr(mine, name, buffer.clone())
                 pairs.append((getattr(mine, name), buffer))
         return pairs
+
+
+def copy_frozen(model: nn.Module) -> nn.Module:
+    """Return a copy of a model that no gradient reaches, in evaluation mode."""
+    return copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
+
+
+def _own(parameter: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a parameter."""
+    return parameter.to_local() if is_sharded(parameter) else parameter

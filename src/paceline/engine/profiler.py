@@ -17,8 +17,9 @@ from paceline.engine.loop import MicroBatch, Training
 from paceline.engine.progress import Progress
 from paceline.engine.recorder import Recorder
 from paceline.parallel.ddp_hooks import BucketTimer, BucketTiming
+from paceline.parallel.join import backend_for
 from paceline.parallel.link_sweep import link_bandwidth, link_latency, sweep_link
-from paceline.parallel.team import Team, backend_for
+from paceline.parallel.team import Team
 from paceline.records.phases import CLOCK_PHASES, CLOCK_STEP_PHASES
 from paceline.records.profile import Profile, ProfiledBucket, RankSteps
 

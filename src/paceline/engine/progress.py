@@ -34,7 +34,7 @@ class Progress:
 
         def rank(scores: Scores) -> tuple[float, float]:
             value = sign * scores.by_name.get(name, math.nan)
-            return (-math.inf if math.isnan(value) else value), -scores.by_name["loss"]
+            return (-math.inf if math.isnan(value) else value), -scores.by_name.get("loss", 0.0)
 
         is_comparable = self.best is not None and self.best.samples == valid.samples
         is_best = self.best is None or not is_comparable or rank(valid) > rank(self.best)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from paceline.core.config import Config
-from paceline.core.errors import RunError, flag
+from paceline.core.errors import FinishedError, RunError, flag
 from paceline.core.load import config_text
 from paceline.core.start import Start
 from paceline.core.stopping import StopRequest, interruptible, stop_on_signals
@@ -19,24 +19,27 @@ from paceline.engine.capture import describe_state
 from paceline.engine.checkpoint import NO_OTHERS, Checkpoints
 from paceline.engine.clock import clock_for
 from paceline.engine.data_check import data_changes
+from paceline.engine.disk_room import check_room
 from paceline.engine.header import rank_dependent, settings_warnings
 from paceline.engine.initial_weights import load_initial_weights
 from paceline.engine.job import Job, build_job, own_code, reads_shards
 from paceline.engine.profiler import NUM_PAIRS, measure_profile, profiled_job
 from paceline.engine.progress import Progress
-from paceline.engine.run import Run
+from paceline.engine.recorded_job import RecordedJob
+from paceline.engine.run import JobRun
 from paceline.models.summary import layer_table
 from paceline.parallel.amx import limit_isa
 from paceline.parallel.device import choose_kernels, describe_device, gpu_versions
 from paceline.parallel.exact.determinism import deterministic_only, fingerprint, refuse_other_bits
+from paceline.parallel.join import joined
 from paceline.parallel.lost_ranks import lost_rank_named
 from paceline.parallel.stacks import stack_on_request
-from paceline.parallel.team import Team, joined
+from paceline.parallel.team import Team
 from paceline.records.attempt import has_locks, sees_attempt, take_over
 from paceline.records.code import code_changes, keep_code
 from paceline.records.entries import Note, RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
-from paceline.records.folder import RunFolder, create_run, list_runs_below
+from paceline.records.folder import RunFolder, create_run, list_runs_below, make_inner
 from paceline.records.profile import Profile, write_profile
 from paceline.records.reader import read_environments, run_state
 from paceline.records.writer import write_json, write_rank, write_text
@@ -84,9 +87,14 @@ class Startup:
             job = build_job(self.config, team, nproc=self.start.nproc)
             launches = self.launches()
             resume = self.run_to_resume(resume, launches)
-            progress = Progress() if resume is None else restore(job, team, resume, self.notes)
+            progress = (
+                Progress()
+                if resume is None or not team.from_lead(resume.is_run)  # --resume auto reserves a folder
+                else restore(job, team, resume, self.notes)
+            )
             if progress.step == 0 and self.config.init is not None:
                 self.notes.append(Note(text=load_initial_weights(job, team)))
+            self.notes[:0] = check_room(job, progress, team, resume)
         # from here on there is a run folder, and a signal ends the run after a step, with a checkpoint
         folder = team.from_lead(
             open_run_folder(job, resume, team.world, launches) if team.is_lead else RunFolder(Path())
@@ -102,7 +110,7 @@ class Startup:
             lost_rank_named(folder, world, self.start.timeout),
             quiet_unless_lead(folder, world),
         ):
-            run = Run(job, progress, team, folder, clock=clock)
+            run = JobRun(job, progress, team, folder, clock=clock)
             cautions = [Note(text=text, level="warning") for text in [*job.data.warnings, *settings_warnings(job)]]
             with deterministic_only() if self.config.exact == "bitwise" else nullcontext():
                 return run.execute(stop, [*self.notes, *cautions], show_table=show_table)
@@ -209,19 +217,19 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     return progress
 
 
-def refuse_finished(folder: RunFolder, progress: Progress, job: Job) -> None:
+def refuse_finished(folder: RunFolder, progress: Progress, job: RecordedJob) -> None:
     """Refuse to resume a run that has nothing left to do; one that was killed after its last step is still tested."""
     done = progress.step / job.plan.steps_per_epoch
     if progress.stopped_early:
-        raise RunError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
+        raise FinishedError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
     if progress.step >= job.plan.total_steps:
-        raise RunError(
+        raise FinishedError(
             f"{folder.path} has finished: {done:g} epochs, {progress.step} steps",
             hint=f"to train longer, add --epochs {2 * round(done) or 2}; to start over, use --config {folder.config}",
         )
 
 
-def changes_since(before: dict[str, Any], job: Job) -> Iterator[Note]:
+def changes_since(before: dict[str, Any], job: RecordedJob) -> Iterator[Note]:
     """Yield what has changed since a checkpoint with these settings was saved."""
     if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
         yield Note(text="the length of the run has changed: from here on the learning rate follows the new schedule")
@@ -230,9 +238,11 @@ def changes_since(before: dict[str, Any], job: Job) -> Iterator[Note]:
         yield Note(text=f"--exact was {promised} until here, and is {job.config.exact} from here on")
 
 
-def open_run_folder(job: Job, resume: RunFolder | None, world: World, launches: Iterable[str] = ()) -> RunFolder:
+def open_run_folder(
+    job: RecordedJob, resume: RunFolder | None, world: World, launches: Iterable[str] = ()
+) -> RunFolder:
     """Create or reopen the run folder; write settings, environment and model. Only the lead calls it."""
-    folder = create_run(job.config) if resume is None else resume
+    folder = create_run(job.config) if resume is None else make_inner(resume)
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
     environment |= {"gpu": gpu_versions(job.device)} if job.device.type == "cuda" else {}
     environment |= {"launches": sorted(launches), "launcher": world.launcher}

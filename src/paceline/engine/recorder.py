@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from paceline.core.batch_plan import BatchPlan
 from paceline.core.metrics import Scores, Sums
@@ -21,11 +22,21 @@ SECONDS_BETWEEN_PULSES = 0.5
 MOST_NAMES = 5
 
 
+class SumsSource(Protocol):
+    """Collects the sums of the training steps."""
+
+    def take(self) -> Sums:
+        """Return the sums since the last call."""
+        ...
+
+
 class Recorder:
     """Records the run. It costs two comparisons per step; the rest happens once per interval."""
 
     def __init__(self, plan: BatchPlan, progress: Progress, team: Team, *, scoring: Scoring, clock: Clock) -> None:
         self.meter = Meter(scoring, eager=team.device.type == "cpu" and team.world.size == 1)
+        self.own_sums: SumsSource | None = None
+        """Where the sums of a loop of the user come from, in place of the meter."""
         self.result: RunResult | None = None
         self._plan = plan
         self._progress = progress
@@ -72,7 +83,7 @@ class Recorder:
         if self._clock.now < self._next_pulse or not self._trackers:
             return
         self._next_pulse = self._clock.now + SECONDS_BETWEEN_PULSES
-        self._own += self.meter.take()
+        self._own += self._taken()
         score = self._scores(self._progress.interval_score + self._own)
         speed = self._interval.samples_per_s(self._progress.step)
         self.put(Pulse(step=self._progress.step, epoch=self.epoch, score=score, samples_per_s=speed))
@@ -83,7 +94,7 @@ class Recorder:
         All ranks see a non-finite loss of any rank here, so that they stop together.
         """
         own_times = self._timings.take()  # waits for a device in a way that signals and time limits can end
-        own, self._own = self._own + self.meter.take(), Sums()
+        own, self._own = self._own + self._taken(), Sums()
         times = self._team.gather_on_lead(own_times)
         if times is not None:
             self._timings.add(times)
@@ -137,6 +148,9 @@ class Recorder:
         self.put(record)
         self._progress.epoch_score = Sums()
         self._epoch = _Mark(self._clock, self._plan, self._progress.step)
+
+    def _taken(self) -> Sums:
+        return (self.own_sums or self.meter).take()
 
     def _scores(self, sums: Sums) -> Scores:
         return self._scoring.scores(sums, step=max(0, self._progress.step - 1))

@@ -122,7 +122,12 @@ class Scoring:
         return sums + [(name, parts, UNIT_BITS) for name, parts in metrics.items()]
 
     def parts(self, outputs: Tree, targets: Tree, *, training: bool) -> dict[str, tuple[Part, ...]]:
-        """Return the sums of each metric over a micro-batch."""
+        """Return the sums of each metric over a micro-batch.
+
+        Outputs that a loss compares with each other are scored in evaluation only, where blocks are always the same.
+        """
+        if training and self.task.whole_batch:
+            return {}
         return {
             name: _as_parts(name, metric, outputs, targets)
             for name, metric in self.task.metrics.items()

@@ -21,7 +21,7 @@ from paceline.data.tree import Tree, leaves, moved
 from paceline.engine.model_setup import autocast, memory_format
 from paceline.engine.objective import named_losses
 from paceline.engine.scoring import Scoring, Tally
-from paceline.models.check import unchanged
+from paceline.models.trial_pass import unchanged
 from paceline.parallel.team import Team
 from paceline.tasks.choose_task import choose_task
 from paceline.tasks.task import Task, by_name, counts_samples
@@ -41,6 +41,8 @@ def build_task(config: Config, name: str, splits: Splits, device: torch.device) 
         problem = f"--label-smoothing {config.label_smoothing:g} is for classification, but the task is {name}"
         raise ConfigError(problem, hint="drop it, or smooth the labels in the loss of your task")
     task = choose_task(name, {**splits.facts, **smoothing}, metrics=config.metric)
+    if task.whole_batch:
+        task.reduction = "mean"  # in evaluation, over blocks; in training the loss is the objective itself
     for value in vars(task).values():
         if isinstance(value, nn.Module):
             value.to(device).eval().requires_grad_(requires_grad=False)
@@ -62,7 +64,7 @@ def check_task(config: Config, scoring: Scoring, model: nn.Module, splits: Split
     with unchanged(model):
         whole = trial.losses(ids)
         _check_best(name, scoring, trial, ids)
-        if not is_plugin(name) or len(ids) < 2:
+        if not is_plugin(name) or len(ids) < 2 or task.whole_batch:
             return []
         singles = [trial.losses(ids[place : place + 1]) for place in range(len(ids))]
     _check_counts(name, task, trial, ids)
@@ -152,5 +154,5 @@ def _compared(name: str, together: float, alone: float, *, num: int) -> list[str
     if 0 < ratio < REFUSED[0]:
         hint = 'return a sum (reduction="sum"), or set reduction = "mean"'
         raise TaskError(f"the loss of {name} looks like a mean: {given}", hint=hint)
-    hint = "make it a sum: the samples of a micro-batch must not be compared with each other"
+    hint = "make it a sum, or set whole_batch = True if it compares samples with each other"
     raise TaskError(f"the loss of {name} is not a sum over samples: {given}", hint=hint)

@@ -130,7 +130,7 @@ def _candidates(scenario: StepScenario, config: Config) -> Iterator[Suggestion]:
         gain=more * before / scenario.with_work(larger),
         why=f"{more}× the samples per all-reduce, if they fit into memory",
     )
-    if config.compress == "none":
+    if config.compress == "none" and config.loop is None:
         half = scenario.work.compressed(COMPRESSED["fp16"])
         yield Suggestion(action="--compress fp16", gain=before / scenario.with_work(half), why="half the bytes")
     faster = bit_rate(float(np.mean(scenario.fabric.inter.bandwidth)) * FASTER_LINK)

@@ -14,8 +14,9 @@ from paceline.launching.child import inherited
 from paceline.launching.launch_plan import LaunchPlan, plan_launch
 from paceline.launching.local import run_ranks
 from paceline.launching.outcomes import read_result
-from paceline.parallel.detect import detect_world, visible_devices
+from paceline.parallel.detect import detect_world
 from paceline.parallel.nodes import join_nodes
+from paceline.parallel.visible_gpus import visible_devices
 from paceline.records.entries import RunResult
 
 

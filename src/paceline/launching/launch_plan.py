@@ -16,7 +16,8 @@ from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.parallel.detect import count_gpus, has_one_task_per_node
+from paceline.parallel.detect import has_one_task_per_node
+from paceline.parallel.visible_gpus import count_gpus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

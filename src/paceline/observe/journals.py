@@ -39,11 +39,11 @@ class ProcessJournal:
 
     @property
     def rank(self) -> int | None:
-        """Its rank; a process that trains alone is rank 0, one that does not train has none."""
+        """Its rank: of its process group, or as its launcher says; a process that does not train has none."""
         joined = self.first("rank")
         if joined:
             return joined["rank"]
-        return 0 if self.of("trains") else None
+        return self.process.get("rank_given", 0) if self.of("trains") or self.of("step") else None
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class CommandJournals:
 def read_journals(folder: Path) -> CommandJournals:
     """Read all journals; a line that was cut off by a kill is left out."""
     journals = [ProcessJournal(list(_lines(path))) for path in sorted(folder.glob("*.jsonl"))]
-    journals.sort(key=lambda journal: (bool(journal.of("trains")), journal.process.get("born", 0.0)))
+    journals.sort(
+        key=lambda journal: (bool(journal.of("trains") or journal.of("step")), journal.process.get("born", 0.0))
+    )
     ranks = {journal.rank: journal for journal in journals if journal.rank is not None}
     kept = {id(journal) for journal in ranks.values()}
     return CommandJournals(

@@ -14,11 +14,14 @@ import numpy as np
 
 from paceline.core.config import Config
 from paceline.core.load import write_config
+from paceline.core.metrics import Scores
 from paceline.observe.journals import CommandJournals, Line, ProcessJournal
-from paceline.records.entries import State
+from paceline.observe.observed_profile import observed_profile
+from paceline.records.entries import State, StepRecord, record_as_json
 from paceline.records.environment import describe_environment
 from paceline.records.folder import RunFolder, create_run
-from paceline.records.phases import PHASES, PhaseRecord, RankFacts, phases_as_json
+from paceline.records.phases import OTHER_PHASES, PHASES, PhaseRecord, RankFacts, phases_as_json
+from paceline.records.profile import write_profile
 from paceline.records.writer import replacing, write_json
 
 
@@ -52,6 +55,11 @@ def finish_observed(folder: RunFolder, config: Config, journals: CommandJournals
         facts = _facts(list(ranks.values()), intervals)
         write_config(_settings(config, list(ranks.values()), intervals, facts), folder.config)
         _write_phases(folder, [facts, *_records(list(ranks.values()), intervals)])
+        _write_metrics(folder, intervals)
+        accumulate = _passes_per_step(intervals)
+        profile = observed_profile(list(ranks.values()), intervals, facts, accumulate=accumulate)
+        if profile is not None:
+            write_profile(folder, profile)
     state = State.FINISHED if code == 0 else State.STOPPED if code > 128 else State.FAILED
     _write_state(folder, state, steps, detail="" if code == 0 else f"the command ended with exit code {code}")
     return ObservedRun(folder=folder, steps=steps, num_ranks=len(ranks))
@@ -99,17 +107,22 @@ def _settings(
 ) -> Config:
     """Return the settings that describe the script, as far as it has them."""
     lead = [lines[0] for lines in intervals]
-    passes = [number for line in lead for number in line["passes"]]
     lr = lead[0]["lr"] if lead else 0.0
     return replace(
         config,
         model=ranks[0].first("model").get("name", "unknown").lower(),
         global_batch=facts.global_batch,
-        accumulate=min(max(1, int(median(passes))) if passes else 1, facts.global_batch),
+        accumulate=min(_passes_per_step(intervals), facts.global_batch),
         workers=max((line["workers"] for line in lead), default=0),
         lr=lr or None,
+        epochs=max((line["epoch"] for line in lead), default=1) or 1,
         mode="ddp" if len(ranks) > 1 else "single",
     )
+
+
+def _passes_per_step(intervals: Sequence[tuple[Line, ...]]) -> int:
+    passes = [number for lines in intervals for number in lines[0]["passes"]]
+    return max(1, int(median(passes))) if passes else 1
 
 
 def _records(ranks: Sequence[ProcessJournal], intervals: Sequence[tuple[Line, ...]]) -> Iterator[PhaseRecord]:
@@ -148,6 +161,30 @@ def _write_phases(folder: RunFolder, records: Sequence[RankFacts | PhaseRecord])
     text = "".join(json.dumps(phases_as_json(record)) + "\n" for record in records)
     with replacing(folder.phases) as scratch:
         scratch.write_text(text, encoding="utf-8")
+
+
+def _seconds_in_steps(line: Line) -> float:
+    return sum(seconds for phase, seconds in line["phases"].items() if phase not in OTHER_PHASES)
+
+
+def _write_metrics(folder: RunFolder, intervals: Sequence[tuple[Line, ...]]) -> None:
+    """Write the losses: of each interval, the mean over its steps and ranks."""
+    lines = []
+    for ranks in intervals:
+        losses = [line["loss"] for line in ranks if line["loss"] is not None]
+        samples, seconds = sum(sum(line["samples"]) for line in ranks), _seconds_in_steps(ranks[0])
+        if losses:
+            record = StepRecord(
+                step=ranks[0]["step"],
+                epoch=ranks[0]["epoch"],
+                score=Scores(by_name={"loss": sum(losses) / len(losses)}, samples=samples),
+                lr=ranks[0]["lr"],
+                samples_per_s=round(samples / seconds, 3) if seconds else 0.0,
+                seconds=round(seconds, 6),
+            )
+            lines.append(json.dumps(record_as_json(record)) + "\n")
+    with replacing(folder.metrics) as scratch:
+        scratch.write_text("".join(lines), encoding="utf-8")
 
 
 def _write_state(folder: RunFolder, state: State, step: int, **more: Any) -> None:

@@ -8,6 +8,7 @@ from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.parallel.launchers import (
+    ADDRESSED_TRACES,
     BATCH_JOBS,
     COMMON_TRACES,
     TRACES,
@@ -17,8 +18,10 @@ from paceline.parallel.launchers import (
 )
 from paceline.parallel.nodes import detect_node, would_train_alone
 from paceline.parallel.ports import derived_port
+from paceline.parallel.visible_gpus import count_gpus
 
 Environ = Mapping[str, str]
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 BY_HAND = (
     "add --rank R --world-size N --init-method tcp://HOST:PORT in every process; --rank 0 --world-size 1 to train alone"
 )
@@ -69,18 +72,39 @@ def _from_flags(start: Start, environ: Environ) -> World:
 
 
 def _from_torchrun(environ: Environ) -> World:
+    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment"
+    if "RANK" not in environ:
+        launcher, environ = _with_rank(launcher, environ)
     rank, size = _rank_of(environ, "RANK", "WORLD_SIZE")
     if size > 1:
         _need(environ, "MASTER_ADDR", "MASTER_PORT")
+    local_rank, local_size = place_on_host(environ, rank)
     return World(
         rank=rank,
         size=size,
-        local_rank=_local_rank(environ, rank),
-        local_size=_number(environ, "LOCAL_WORLD_SIZE", default=1),
-        launcher="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
+        local_rank=local_rank,
+        local_size=local_size,
+        launcher=launcher,
         init_method=_by_env(environ),
         **_torchrun_launch(environ),
     )
+
+
+def _with_rank(launcher: str, environ: Environ) -> tuple[str, Environ]:
+    """Return the launcher, and its variables with RANK: Lightning and indexed jobs of Kubernetes set others for it."""
+    if "NODE_RANK" in environ and "LOCAL_RANK" in environ:
+        node, local_rank = _number(environ, "NODE_RANK"), _number(environ, "LOCAL_RANK")
+        if node > 0 and "LOCAL_WORLD_SIZE" not in environ:
+            raise ConfigError(
+                f"this is a rank of node {node} (NODE_RANK), but neither RANK nor LOCAL_WORLD_SIZE is set",
+                hint="set LOCAL_WORLD_SIZE to the number of ranks per node, on every node",
+            )
+        local_size = _number(environ, "LOCAL_WORLD_SIZE", default=_number(environ, "WORLD_SIZE"))
+        ranks = {"RANK": str(node * local_size + local_rank), "LOCAL_WORLD_SIZE": str(local_size)}
+        return "Lightning", {**environ, **ranks}
+    if "JOB_COMPLETION_INDEX" in environ:
+        return "Kubernetes", {**environ, "RANK": environ["JOB_COMPLETION_INDEX"]}
+    return launcher, environ
 
 
 def _by_env(environ: Environ) -> str:
@@ -106,11 +130,15 @@ def has_one_task_per_node(environ: Environ) -> bool:
     return environ.get("SLURM_NTASKS") == environ.get("SLURM_NNODES")
 
 
-def _local_rank(environ: Environ, rank: int) -> int:
-    """Return LOCAL_RANK, or else the index of a visible GPU: ranks may share a host, or have a container each."""
+def place_on_host(environ: Environ, rank: int) -> tuple[int, int]:
+    """Return the local rank and local size of torchrun's variables.
+
+    Without LOCAL_RANK, it is the index of a visible GPU: ranks may share a host, or have a container each.
+    """
+    local_size = _number(environ, "LOCAL_WORLD_SIZE", default=1)
     if "LOCAL_RANK" in environ:
-        return _number(environ, "LOCAL_RANK")
-    return rank % max(1, count_gpus(environ))
+        return _number(environ, "LOCAL_RANK"), local_size
+    return rank % max(1, count_gpus(environ)), local_size
 
 
 def _from_launcher(launcher: Launcher, environ: Environ) -> World:
@@ -182,10 +210,16 @@ def slurm_job(world: World, environ: Environ) -> str | None:
 
 
 def slurm_init_method(environ: Environ) -> str:
-    """Return HOST:PORT for a Slurm step: its first node, and another port for each attempt."""
+    """Return HOST:PORT for a Slurm step: MASTER_ADDR, or else its first node; another port for each attempt."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
     attempt = (environ["SLURM_JOB_ID"], environ.get("SLURM_STEP_ID", "0"), environ.get("SLURM_RESTART_COUNT", "0"))
-    return f"{first_host(nodes)}:{derived_port(*attempt)}"
+    host, port = environ.get("MASTER_ADDR") or first_host(nodes), environ.get("MASTER_PORT") or derived_port(*attempt)
+    if host in LOOPBACK and _number(environ, "SLURM_NNODES", default=1) > 1:
+        raise ConfigError(
+            f"MASTER_ADDR={host} is another host on each of the {environ['SLURM_NNODES']} nodes",
+            hint="set MASTER_ADDR to the host of rank 0, or unset it to use the first node",
+        )
+    return f"{host}:{port}"
 
 
 def _tasks_here(environ: Environ, *, default: int) -> int:
@@ -250,6 +284,7 @@ def _refuse_traces(environ: Environ) -> None:
     in_slurm_shell = "SLURM_STEP_ID" in environ  # a step of one task, which may have a rank in PMIx
     found = [] if in_slurm_shell else [name for name in TRACES if name in environ]
     found += [name for name in COMMON_TRACES if environ.get(name, "").isdigit() and int(environ[name]) > 0]
+    found += [name for name in ADDRESSED_TRACES if name in environ and environ.get("MASTER_ADDR")]
     if found:
         raise ConfigError(
             f"{found[0]}={environ[found[0]]} suggests that this is one of several ranks, but their number is not set",
@@ -261,32 +296,3 @@ def first_host(nodes: str) -> str:
     """Return the first host of a Slurm list such as "gpu[03-05,7],login1"."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", nodes if first is None else first[0])
-
-
-def visible_devices(devices: Sequence[int], environ: Mapping[str, str]) -> str:
-    """Return CUDA_VISIBLE_DEVICES for --devices: some of the GPUs that are visible already, by their index."""
-    given = environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
-        return ",".join(map(str, devices))
-    names = [name.strip() for name in given.split(",")]
-    missing = next((device for device in devices if device >= len(names)), None)
-    if missing is not None:
-        raise ConfigError(
-            f"--devices {missing} is not among the GPUs of CUDA_VISIBLE_DEVICES={given}",
-            hint=f"use indices from 0 to {len(names) - 1}, or unset CUDA_VISIBLE_DEVICES",
-        )
-    return ",".join(names[device] for device in devices)
-
-
-def count_gpus(environ: Mapping[str, str]) -> int:
-    """Return the number of GPUs that torch would see, without importing it."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in {"", "-1"}])
-    import pynvml  # noqa: PLC0415 - needed only if no variable selects GPUs
-
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError:
-        return 0

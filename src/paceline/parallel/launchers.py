@@ -109,6 +109,9 @@ TRACES = ("PMIX_RANK", "ALPS_APP_PE", "HOROVOD_RANK", *(launcher.size for launch
 COMMON_TRACES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
 """Variables that other programs may also set: a sign of a launcher if above 0."""
 
+ADDRESSED_TRACES = ("JOB_COMPLETION_INDEX", "ACCELERATE_MIXED_PRECISION")
+"""Variables of processes that may well be alone: a sign of others if MASTER_ADDR is set too."""
+
 
 def find_launcher(environ: Mapping[str, str]) -> Launcher | None:
     """Return the launcher in the table that started this process."""
@@ -120,3 +123,10 @@ def in_slurm_task(environ: Mapping[str, str]) -> bool:
     """Tell whether srun started this process, rather than sbatch or salloc the shell around it."""
     step = environ.get("SLURM_STEP_ID", "")
     return "SLURM_PROCID" in environ and step.isdigit() and int(step) < INTERNAL_STEPS
+
+
+def started_by(environ: Mapping[str, str]) -> str:
+    """Return what started a process that is connected to others already."""
+    if "RAY_JOB_ID" in environ:
+        return "Ray"
+    return "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "your script"

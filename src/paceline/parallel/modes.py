@@ -18,6 +18,7 @@ from paceline.core.world import World
 from paceline.parallel.batchnorm import synchronise_batch_norm
 from paceline.parallel.data_parallel import data_parallel
 from paceline.parallel.ddp_hooks import BucketTimer, comm_hook
+from paceline.parallel.shard_units import find_units
 from paceline.parallel.sharded import has_sharded_parameters
 from paceline.parallel.team import Team
 from paceline.parallel.threads import ThreadedParallel
@@ -61,10 +62,6 @@ def choose_mode(config: Config, world: World, *, devices: int) -> ModeChoice:
 
 def refuse_unfit(config: Config, choice: ModeChoice) -> None:
     """Refuse settings that the mode does not support."""
-    if choice.mode == "fsdp" and config.ema is not None:
-        raise ConfigError(
-            "--ema is not supported with --mode fsdp: it needs the full weights on every rank", hint="use --mode ddp"
-        )
     if choice.mode == "fsdp" and config.batch_norm == "ghost" and config.exact == "order":
         raise ConfigError(
             "--batch-norm ghost is not supported with --mode fsdp unless the run is bitwise",
@@ -105,7 +102,7 @@ def wrap_model(
     without compiling it, gathers its weights.
     """
     if choice.mode == "fsdp":
-        shard_parameters(model, team)
+        shard_parameters(model, config, team)
     called = _compiled(model) if config.compile else model
     if (choice.mode == "ddp" and config.exact == "order") or timer is not None:
         return _distributed(called, config, team, timer)
@@ -129,10 +126,11 @@ def without_grad_sync(module: nn.Module) -> AbstractContextManager[Any]:
     return _unsynchronised(module) if has_sharded_parameters(module) else contextlib.nullcontext()
 
 
-def shard_parameters(model: nn.Module, team: Team) -> None:
+def shard_parameters(model: nn.Module, config: Config, team: Team) -> None:
     """Keep a shard of each parameter on each rank, on the device of the team. Collective: every rank must call it.
 
     Shards are rows of contiguous parameters. A convolution with channels-last weights still computes in that format.
+    A pass gathers one block at a time, and what is in no block from its start on.
     """
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - see parallel/sharded.py
 
@@ -153,7 +151,13 @@ def shard_parameters(model: nn.Module, team: Team) -> None:
                 hint="use --mode ddp, or make it a tensor of one element",
             )
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
-    fully_shard(model, mesh=init_device_mesh(team.device.type, (team.world.size,)))
+    mesh = init_device_mesh(team.device.type, (team.world.size,))
+    # Gradients in fixed point are sent as they arrive. If own code skips some of them, ranks would send them and gather
+    # blocks in different orders, so blocks stay gathered until the end of the backward pass.
+    frees_blocks = config.exact == "order" or ":" not in config.model
+    for unit in find_units(model, name=config.model):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=frees_blocks)
+    fully_shard(model, mesh=mesh)
 
 
 def _convolve_channels_last(module: nn.Conv2d) -> None:

@@ -47,6 +47,9 @@ def detect_node(environ: Mapping[str, str]) -> Node | None:
 
 def join_nodes(start: Start, environ: Mapping[str, str]) -> Start:
     """Return how to start the ranks of this node: from the flags, or else from its launcher."""
+    index = _number(environ.get("JOB_COMPLETION_INDEX"))
+    if index is not None and start.nnodes is not None and start.nnodes.isdigit() and start.node_rank is None:
+        return replace(start, node_rank=index)  # the index of a pod in an indexed job of Kubernetes
     node = detect_node(environ)
     if node is None or start.by_hand or start.nnodes is not None:
         return start

@@ -2,29 +2,20 @@
 
 import hashlib
 import math
-import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from paceline.core.errors import ConfigError, RanksError
-from paceline.core.limits import need_open_files
-from paceline.core.messages import say_if_slow
+from paceline.core.errors import ConfigError
 from paceline.core.stopping import wait_interruptibly
-from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.parallel.detect import count_gpus
-from paceline.parallel.device import choose_device, cores, hold_memory, refuse_unusable_gpus, set_threads
-from paceline.parallel.lost_ranks import loss_explained
-from paceline.parallel.nccl import nccl_options, refuse_shared_gpus, torchrun_store
-from paceline.parallel.network import choose_interface
-from paceline.parallel.rendezvous import open_store, remove_rendezvous_files
+from paceline.parallel.device import cores
 
 T = TypeVar("T")
 MOST_VOTING = 16
@@ -207,92 +198,6 @@ class Team:
                 )
 
 
-@contextmanager
-def joined(
-    world: World,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    timeout: float = 300.0,
-    asked: Callable[[], int | None] = lambda: None,
-) -> Iterator[Team]:
-    """Prepare this process as a rank (memory, device, network, threads), and join the others as in `join`.
-
-    Every command that runs as a rank uses it. Collective: every rank must call it.
-    """
-    hold_memory()
-    chosen = choose_device(device, world)
-    if device == "auto" and chosen.type == "cpu" and world.local_size > 1:
-        refuse_unusable_gpus(count_gpus(os.environ))
-    choose_interface(world, os.environ)
-    with join(world, chosen, timeout=timeout, asked=asked) as team:
-        set_threads(threads, num_sharing=team.num_sharing)
-        yield team
-
-
-@contextmanager
-def join(
-    world: World, device: torch.device, *, timeout: float = 300.0, asked: Callable[[], int | None] = lambda: None
-) -> Iterator[Team]:
-    """Join the other ranks, and leave when the block succeeds; after a failure peers may be stuck, so just exit.
-
-    A signal while ranks are missing raises StoppedError; `asked` returns one that was caught before. Collective: every
-    rank must call it.
-    """
-    if world.size == 1:
-        yield Team(world, device)
-        return
-    backend = backend_for(device)
-    if not dist.is_available() or not dist.is_backend_available(backend):
-        raise ConfigError(f"this torch has no {backend} backend", hint="install a torch with it, or use --device cpu")
-    need_open_files(world.size)
-    others = plural(world.size - 1, "other rank")
-    waiting = f"rank {world.rank} was waiting for {others} at {_where(world)}"
-    notice = f"rank {world.rank} waits up to {timeout:g} s for {others} at {_where(world)}"
-    has_own_terminal = world.is_lead or world.launcher == "flags"  # other ranks would repeat the message
-    with say_if_slow(notice) if has_own_terminal else nullcontext():
-        team = wait_interruptibly(lambda: _connect(world, device, backend, timeout), waiting, asked)
-    with loss_explained():
-        yield team
-        team.barrier()
-    remove_rendezvous_files(world)
-    dist.destroy_process_group()
-
-
 def _hashed(value: object) -> int:
     """Return 63 bits that depend on the text of a value."""
     return int.from_bytes(hashlib.sha256(repr(value).encode(), usedforsecurity=False).digest()[:8], "little") >> 1
-
-
-def backend_for(device: torch.device) -> str:
-    """Return the backend for tensors of a device."""
-    return "nccl" if device.type == "cuda" else "gloo"
-
-
-def _connect(world: World, device: torch.device, backend: str, timeout: float) -> Team:
-    """Return the team once all ranks have joined. Collective: every rank must call it."""
-    limit = timedelta(seconds=timeout)
-    store = open_store(world, timeout)
-    try:
-        options: dict[str, Any] = {"timeout": limit}
-        if backend == "nccl":
-            store = torchrun_store(world, limit) if store is None else store
-            refuse_shared_gpus(store, world, device)
-            options = nccl_options(device, limit, os.environ)
-        dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size,
-                                init_method="env://" if store is None else None, **options)  # fmt: skip
-        control: Any = dist.new_group(backend="gloo", timeout=limit)
-    except (RuntimeError, ValueError) as cause:
-        problem = str(cause).splitlines()[0]
-        raise RanksError(
-            f"rank {world.rank} could not join the {world.size} ranks at {_where(world)}: {problem}",
-            hint="are all ranks running, and can their hosts reach each other? GLOO_SOCKET_IFNAME names the interface",
-        ) from cause
-    team = Team(world, device, control, limit)
-    with loss_explained():
-        team.count_neighbours()
-    return team
-
-
-def _where(world: World) -> str:
-    return world.init_method if world.launcher != "torchrun" else "torchrun's rendezvous"

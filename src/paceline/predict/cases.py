@@ -10,7 +10,7 @@ from paceline.predict.architectures import GPUS, Layer, even, find_shape, is_ima
 from paceline.predict.fabric import Fabric, Link, NamedLink, parse_intra_link, parse_link
 from paceline.predict.option_values import check_batch, read_amount, read_data_rate, read_measured, read_seconds
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, KnownOptions, ModelSpec
-from paceline.predict.profiled import profile_link, profile_uncertainty, profile_workload
+from paceline.predict.profiled import is_observed, profile_link, profile_uncertainty, profile_workload
 from paceline.predict.simulate import Overhead
 from paceline.predict.spec import (
     IMAGES_PER_NODE,
@@ -67,7 +67,10 @@ def run_case(
     )
     where = f"{folder.path}: {plural(profile.world_size, 'rank')}, {profile.model} on {profile.device}"
     check_batch(batch, cluster, is_spec=False)
-    return _with_batch(case, cluster, batch, epochs), f"the profile of {where}, {profile.backend}"
+    source = f"the profile of {where}, {profile.backend}"
+    if is_observed(profile) and cluster.link is None and cluster.sweep is None:
+        source += "; its link is an estimate from exposed communication"
+    return _with_batch(case, cluster, batch, epochs), source
 
 
 def spec_case(

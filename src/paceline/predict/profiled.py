@@ -16,6 +16,8 @@ IN_FLIGHT = {"gloo": 2, "nccl": 1}
 MODEL_ERROR = 0.035
 """Relative error of a simulated step in the lab (standard deviation), beyond the spread of the profile itself."""
 LINK_ERROR = 0.02
+ESTIMATED_LINK_ERROR = 0.4
+"""Uncertainty of a link that was not measured, but estimated from the exposed communication of a foreign script."""
 QUARTILES = 1.349
 """Distance of the quartiles of a normal distribution, in standard deviations."""
 
@@ -60,7 +62,13 @@ def profile_uncertainty(profile: Profile) -> Uncertainty:
     busy = statistics.fmean(_scatter(rank.step) / statistics.median(rank.step) for rank in profile.real) / 2
     pace = float(np.mean(noise) / np.mean(compute)) + busy
     pace = float(np.hypot(pace, MODEL_ERROR))
-    return Uncertainty(pace=pace, inter=LINK_ERROR, intra=LINK_ERROR, latency=0.2, loss=0.5)
+    link = ESTIMATED_LINK_ERROR if is_observed(profile) else LINK_ERROR
+    return Uncertainty(pace=pace, inter=link, intra=link, latency=0.2, loss=0.5)
+
+
+def is_observed(profile: Profile) -> bool:
+    """Tell whether a profile is of a foreign script, so that its link is an estimate from exposed communication."""
+    return profile.world_size > 1 and not profile.link
 
 
 def _backend(profile: Profile) -> str:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, Any
 
-from paceline.core.errors import OvertakenError, RunError
+from paceline.core.errors import InUseError, OvertakenError, RunError
 from paceline.core.processes import process_start
 from paceline.records.entries import State
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, name_lock
 from paceline.records.reader import is_alive, read_rank
 from paceline.records.schema import Owner, parse_as
 
@@ -30,11 +31,28 @@ def claim_run(folder: RunFolder) -> None:
         _lock(file, folder, fcntl.LOCK_EX)
         owner = _owner(file, folder)
         if owner is not None:
-            raise RunError(
+            raise InUseError(
                 f"{folder.path} is in use by process {owner['pid']} on {owner['host']}",
                 hint="stop it first, or wait until it ends",
             )
         _write(file, secrets.token_hex(8))
+
+
+@contextmanager
+def choosing_run(parent: Path) -> Iterator[None]:
+    """Hold off other processes that choose one of the runs below a name, or start one."""
+    with name_lock(parent).open("a+", encoding="utf-8") as file:
+        _lock(file, RunFolder(parent), fcntl.LOCK_EX)
+        yield
+
+
+def is_claimed(folder: RunFolder) -> bool:
+    """Tell whether another process is about to start a run in a folder."""
+    try:
+        with folder.attempt.open(encoding="utf-8", errors="replace") as file:
+            return _owner(file, folder) is not None
+    except OSError:
+        return False
 
 
 def take_over(folder: RunFolder) -> RunFolder:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.core.config import Config
 from paceline.core.errors import RunError
-from paceline.core.plugin import is_plugin
+from paceline.core.plugin import is_plugin, plugin_path
 from paceline.records.folder import RunFolder
 from paceline.records.writer import replacing
 
@@ -42,13 +42,24 @@ def code_changes(folder: RunFolder, before: Mapping[str, str], now: Mapping[str,
     return sentences
 
 
+def refuse_own_loop(folder: RunFolder, config: Config) -> None:
+    """Refuse a run with a loop of the user: only that loop knows how to build its models."""
+    if config.loop is not None:
+        raise RunError(
+            f"{folder.path} was trained with a loop of your own, {config.loop}, which this command cannot run",
+            hint="evaluate with run.evaluate in the loop, or read model.safetensors of a checkpoint",
+        )
+
+
 def refuse_code_inside(folder: RunFolder, config: Config) -> None:
     """Refuse settings that name code inside the run folder: it may have come with the folder from someone else."""
     home = folder.path.resolve()
     for value in config.as_dict().values():
-        for name in [value] if isinstance(value, str) else value if isinstance(value, list) else []:
-            file = Path(str(name).partition(":")[0]).expanduser()
-            if isinstance(name, str) and is_plugin(name) and file.resolve().is_relative_to(home):
+        names = [str(name) for name in value] if isinstance(value, list) else str(value).split(",")
+        for name in filter(is_plugin, (name.strip() for name in names)):
+            file = plugin_path(name)
+            is_code = ".py" in name or file.exists() or file.with_suffix("").exists()  # or a name with dots and a colon
+            if is_code and file.resolve().is_relative_to(home):
                 raise RunError(
                     f"the settings of {folder.path} name code inside the folder itself: {file}",
                     hint=f"read {file}; if you trust it, add --trust",

@@ -1,6 +1,7 @@
 """The run folder: the only module that knows the names of the files in it (tests/test_layout.py checks that)."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -167,10 +168,19 @@ def replaced_checkpoints(folder: Path) -> list[tuple[Path, int]]:
 
 def create_run(config: Config) -> RunFolder:
     """Create the next numbered folder under the run's name. Only the lead rank calls it."""
-    folder = RunFolder(make_numbered(config.runs_dir / config.run_name))
+    return make_inner(RunFolder(make_numbered(config.runs_dir / config.run_name)))
+
+
+def make_inner(folder: RunFolder) -> RunFolder:
+    """Create the folders in a run folder."""
     for inner in (folder.checkpoints, folder.rank(0).parent):
-        inner.mkdir()
+        inner.mkdir(exist_ok=True)
     return folder
+
+
+def name_lock(parent: Path) -> Path:
+    """The file that is locked while a process chooses one of the runs below a name."""
+    return parent / ".lock"
 
 
 def make_numbered(parent: Path) -> Path:
@@ -199,13 +209,18 @@ def find_run(path: Path, runs_dir: Path) -> RunFolder:
             return RunFolder(candidate)
         inner = list_runs_below(candidate)
         if inner:
-            return max(inner, key=lambda folder: (len(folder.path.name), folder.path.name))  # 1000 comes after 999
+            return newest_run(inner)
     if not path.exists() and runs_dir.is_dir():
-        names = [entry.name for entry in runs_dir.iterdir() if entry.is_dir()]
+        names = [entry.name for entry in runs_dir.iterdir() if list_runs_below(entry) or RunFolder(entry).is_run]
         if names:
             raise RunError(f"there is no run {path}", hint=suggestion(path.name, names))
     problem = "is not a run: it has no config.toml" if path.exists() else "does not exist"
     raise RunError(f"{path} {problem}", hint="to list the runs: paceline runs")
+
+
+def newest_run(runs: Sequence[RunFolder]) -> RunFolder:
+    """Return the run with the largest number."""
+    return max(runs, key=lambda folder: (len(folder.path.name), folder.path.name))  # 1000 comes after 999
 
 
 def index_of_runs(runs_dir: Path) -> Path:

@@ -42,6 +42,11 @@ class RunSummary:
     samples_per_s: float | None
     detail: str
 
+    @property
+    def trained(self) -> tuple[str, str]:
+        """The names of the model and of the data; a loop of the user has its own, whose names nobody knows."""
+        return (self.config.model, self.config.data) if self.config.loop is None else (self.config.loop, "own data")
+
 
 def read_rank(path: Path) -> dict[str, Any] | None:
     """Return the state file of a rank, or None when it is missing or torn."""
@@ -132,7 +137,7 @@ def _started(folder: RunFolder) -> float:
 def _evaluation(record: dict[str, Any]) -> dict[str, Any] | None:
     """Return the score on held-out samples in a record."""
     prefix = {"epoch": "valid_", "eval": ""}.get(record["kind"])
-    if prefix is None or not {f"{prefix}loss", f"{prefix}samples"} <= record.keys():
+    if prefix is None or f"{prefix}samples" not in record:
         return None
     names = [key.removeprefix(prefix) for key in record if key.startswith(prefix) and key not in EVAL_FACTS]
     score = {name: record[prefix + name] for name in names if fits(record[prefix + name], float)}

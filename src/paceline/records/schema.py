@@ -256,7 +256,12 @@ def _is_flat(value: Any) -> bool:
 
 def _has_whole_scores(record: Mapping[str, Any]) -> bool:
     prefixes = {"", "train_", "valid_"}
-    groups = [{prefix + name for name in SCORE} for prefix in prefixes if f"{prefix}samples" in record]
+    held_out = {"valid_"} | ({""} if record["kind"] == "eval" else set())  # a loop of the user may score no loss there
+    groups = [
+        {prefix + name for name in (SCORE - {"loss"} if prefix in held_out else SCORE)}
+        for prefix in prefixes
+        if f"{prefix}samples" in record
+    ]
     return all(fits(record.get(name), float) for group in groups for name in group)
 
 

@@ -60,7 +60,7 @@ def page_of_run(run: RunData, forecasts: Sequence[Forecast] = ()) -> Page:
         numbers.append(("wall time", duration(float(split.total.seconds.mean()))))
     return Page(
         title=summary.folder.name,
-        subtitle=f"{summary.config.model} on {summary.config.data}, started {_when(run)}",
+        subtitle=f"{' on '.join(summary.trained)}, started {_when(run)}",
         verdict=_sentence(bottlenecks[0].sentence if bottlenecks else run_sentence(run)),
         lead=_lead(run, bottlenecks),
         numbers=numbers,

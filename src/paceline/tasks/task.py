@@ -41,6 +41,8 @@ class Task:
     """Samples of a forward pass in evaluation, the same at every world size."""
     reduction: Literal["sum", "mean"] = "sum"
     """What `loss` returns: the sum over its count, or the mean."""
+    whole_batch: bool = False
+    """Whether the loss compares samples with each other: it gets the outputs of the global batch, in their order."""
 
     def forward(self, model: nn.Module, batch: Tree) -> Tree:
         """Return the outputs of the model for a batch."""

@@ -1,5 +1,6 @@
 """Rules about updates: accumulation, gradient scaling, learning-rate schedules."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -47,7 +48,16 @@ SCHEDULE_FIRST = Rule(
     wrong="scheduler.step()\noptimizer.step()",
     fix="optimizer.step()\nscheduler.step()",
 )
-RULES = (ACCUMULATE_SYNC, ACCUMULATE_SCALE, CLIP_SCALED, SCHEDULE_UNIT, SCHEDULE_FIRST)
+SCHEDULE_PER_RANK = Rule(
+    name="schedule-per-rank",
+    level="note",
+    summary="the scheduler is stepped once per rank after each update",
+    effect="the schedule ends that much earlier, unless its length counts the batches of all ranks",
+    wrong="for _ in range(world_size):\n    scheduler.step()",
+    fix="scheduler.step()",
+)
+RULES = (ACCUMULATE_SYNC, ACCUMULATE_SCALE, CLIP_SCALED, SCHEDULE_UNIT, SCHEDULE_FIRST, SCHEDULE_PER_RANK)
+FEWEST_UPDATES = 3
 SCALING = ("Div", "Mul")
 
 
@@ -79,8 +89,9 @@ def check_schedulers(evidence: Evidence) -> Iterator[Finding]:
     for line in evidence.lead.of("schedule"):
         by_scheduler.setdefault(line["scheduler"], []).append(line)
     for lines in by_scheduler.values():
-        if lines[0]["step"] == 0 and evidence.lead.of("step"):
+        if evidence.lead.of("step") and _is_first(lines):
             yield SCHEDULE_FIRST.at(lines[0]["site"], f"{lines[0]['name']} is stepped before the first update")
+        yield from _check_frequency(evidence, lines)
         batches = _batches_per_epoch(evidence)
         pairs = pairwise(lines)
         per_step = len(lines) >= 4 and all(later["step"] - line["step"] == 1 for line, later in pairs)
@@ -88,6 +99,26 @@ def check_schedulers(evidence: Evidence) -> Iterator[Finding]:
         if per_step and batches and 0 < horizon < batches:
             seen = f"{lines[0]['name']} of {horizon} steps is stepped after every batch, and an epoch has {batches}"
             yield SCHEDULE_UNIT.at(lines[0]["site"], seen)
+
+
+def _is_first(lines: list[Line]) -> bool:
+    """Tell whether a scheduler loses its first value: not by step(epoch), nor after an update that GradScaler left out.
+
+    Several steps before the first update bring a resumed run to its place in the schedule.
+    """
+    early = [line for line in lines if line["step"] == 0]
+    first = lines[0]
+    is_counted = first["at"] is None and not first["skipped"] and first["name"] != "ReduceLROnPlateau"
+    return len(early) == 1 and is_counted
+
+
+def _check_frequency(evidence: Evidence, lines: list[Line]) -> Iterator[Finding]:
+    """Look for a scheduler that is stepped once per rank after each update."""
+    ranks = evidence.world_size
+    counts = list(Counter(line["step"] for line in lines if line["step"] and line["at"] is None).values())[:-1]
+    if ranks > 1 and len(counts) >= FEWEST_UPDATES and all(number == ranks for number in counts):
+        seen = f"{lines[0]['name']} is stepped {ranks} times after each of {len(counts)} updates"
+        yield SCHEDULE_PER_RANK.at(lines[0]["site"], seen)
 
 
 def _batches_per_epoch(evidence: Evidence) -> int:

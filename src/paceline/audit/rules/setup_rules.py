@@ -48,7 +48,15 @@ NO_WORKERS = Rule(
     wrong="DataLoader(data, batch_size=32, sampler=sampler)",
     fix="DataLoader(data, batch_size=32, sampler=sampler, num_workers=2)",
 )
-RULES = (DOWNLOAD_BY_ALL, FIXED_ADDRESS, CUDA_ONLY, READ_EVERY_STEP, NO_WORKERS)
+FORK_WITH_THREADS = Rule(
+    name="fork-with-threads",
+    level="note",
+    summary="loader workers are forked while other threads run",
+    effect="a lock that another thread holds at that moment stays locked in the worker for ever: a rare hang",
+    wrong="threading.Thread(target=report).start()\nfor batch in loader:  # num_workers=4",
+    fix='DataLoader(…, num_workers=4, multiprocessing_context="forkserver")  # or start the thread later',
+)
+RULES = (DOWNLOAD_BY_ALL, FIXED_ADDRESS, CUDA_ONLY, READ_EVERY_STEP, NO_WORKERS, FORK_WITH_THREADS)
 FEWEST_STEPS = 4
 LEAST_SHARE = 0.3
 LEAST_SECONDS = 0.02
@@ -150,4 +158,13 @@ def check_loading(evidence: Evidence) -> Iterator[Finding]:
             yield NO_WORKERS.at(made["site"], seen)
 
 
-CHECKS = (check_downloads, check_address, check_device, check_reads, check_loading)
+def check_forks(evidence: Evidence) -> Iterator[Finding]:
+    """Look for threads of the script that run when workers are forked."""
+    for line in [line for line in evidence.lead.of("pass") if line["threads"]][:1]:
+        workers = evidence.loaders.made(line["loader"])["workers"]
+        started = ", ".join(sorted({f"{Path(site).name}" for site in line["threads"]})[:3])
+        seen = f"{workers} workers are forked while {len(line['threads'])} threads run, started at {started}"
+        yield FORK_WITH_THREADS.at(line["site"], seen)
+
+
+CHECKS = (check_downloads, check_address, check_device, check_reads, check_loading, check_forks)

@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     ERASE_NOISE = 9
     CUTOUT = 10
     MIX = 11
+    USER = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

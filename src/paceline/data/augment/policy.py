@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from paceline.core.augment_syntax import Step, parse_steps
+from paceline.core.plugin import is_plugin
 from paceline.data.augment.colour import Brightness, Contrast, Saturation
 from paceline.data.augment.crops import AlternatingFlip, Crop, Flip, ResizedCrop
 from paceline.data.augment.draws import Draws, Pixels, Values
 from paceline.data.augment.erasing import Cutout, Erase
 from paceline.data.augment.mixing import Mixing
 from paceline.data.augment.randaugment import RandAugment
+from paceline.data.augment.user_step import load_user_step
 
 
 class PixelStep(Protocol):
@@ -88,6 +90,8 @@ def parse_policy(text: str) -> Policy:
 
 
 def _make(step: Step) -> tuple[AnyStep, ...]:
+    if is_plugin(step.name):
+        return (load_user_step(step.name),)
     if step.name == "rand":
         return (_make_rand(step.options),)
     if step.name == "crop":

@@ -14,9 +14,11 @@ from paceline.core.errors import DataError
 from paceline.core.keys import mix
 from paceline.core.plugin import call_plugin, load_plugin
 from paceline.core.setting_types import SampleOrder
+from paceline.data.augment.user_step import UserStep, change_sample
 from paceline.data.collate import Collate, explained, stack_samples
 from paceline.data.order import held_out
 from paceline.data.seeding import seed_generators
+from paceline.data.sources.user_images import check_labels, has_channels_last, to_images, to_labels
 from paceline.data.split import DataSet, Ids, ImageBatch, Split, Subset
 from paceline.data.tree import Tree
 
@@ -39,8 +41,11 @@ def open_user_data(  # noqa: PLR0913 - one argument per setting
     task: str | None = None,
     collate: Collate | None = None,
     order: SampleOrder = "auto",
+    steps: Sequence[UserStep] = (),
 ) -> DataSet:
     """Call the user's function and return splits of its result: one data set, or a pair (train, test).
+
+    `steps` change samples in training.
 
     Its random numbers are the same in every process and for every seed, so that the data set is fixed. A data set may
     name its usual task and facts, and have a method `collate`; `task` and `collate` override them.
@@ -49,26 +54,40 @@ def open_user_data(  # noqa: PLR0913 - one argument per setting
     built = call_plugin(name, load_plugin(name, DataError), {"data_dir": data_dir}, DataError)
     if isinstance(built, DataSet):
         return built
-    datasets = list(built) if isinstance(built, tuple | list) else [built]
+    datasets = list(built) if _is_group(built) else [built]
     if not 1 <= len(datasets) <= 2:
         raise DataError(f"{name} returned {len(datasets)} data sets", hint=SINGLE_SPLIT)
     for dataset in datasets:
         _check_dataset(name, dataset)
+    to_split = partial(MapStyle, name=name, seed=seed, steps=steps)
     usual = next((dataset.task for dataset in datasets if getattr(dataset, "task", None)), CLASSIFICATION)
     if (task or usual) == CLASSIFICATION:
-        return _labelled_images(name, datasets, seed, order)
-    splits = [_items(name, dataset, seed, collate) for dataset in datasets]
+        return _labelled_images(name, datasets, to_split, order)
+    splits = [_items(name, dataset, to_split, collate) for dataset in datasets]
     train, test = splits if len(splits) == 2 else _hold_out_test(splits[0], order)
     return DataSet(train=train, test=test, task=usual, named_facts=_facts(datasets, splits[0]))
 
 
-def _labelled_images(name: str, datasets: Sequence[Any], seed: int, order: SampleOrder) -> DataSet:
+def _is_group(built: Any) -> bool:
+    """Tell whether a function returned several data sets: a tuple, or a list of anything but samples."""
+    if not isinstance(built, list):
+        return isinstance(built, tuple)
+    samples = (tuple, Mapping) if len(built) <= 2 else (tuple, Mapping, list, Tensor)
+    return all(hasattr(item, "__getitem__") and not isinstance(item, samples) for item in built)
+
+
+def _labelled_images(name: str, datasets: Sequence[Any], to_split: "ToSplit", order: SampleOrder) -> DataSet:
     """Return images and class indices, checked: the data of image classification."""
     classes = _classes(name, datasets)
-    splits = [_labelled_split(name, dataset, len(classes), seed) for dataset in datasets]
+    splits = [_labelled_split(name, dataset, len(classes), to_split) for dataset in datasets]
     shape = splits[0].fetch(np.array([0]), None).images.shape[1:]
     if len(shape) != 3:
         raise DataError(f"{name}: an image has shape {tuple(shape)}", hint="return channels × height × width")
+    if has_channels_last(shape):
+        raise DataError(
+            f"{name}: images of {'×'.join(map(str, shape))} look like height × width × channels",
+            hint="return channels × height × width: image.permute(2, 0, 1)",
+        )
     train, test = splits if len(splits) == 2 else _hold_out_test(splits[0], order)
     return DataSet(train=train, test=test, classes=classes, image_shape=(shape[0], shape[1], shape[2]))
 
@@ -76,8 +95,18 @@ def _labelled_images(name: str, datasets: Sequence[Any], seed: int, order: Sampl
 class MapStyle:
     """A split over any data set with `len` and `[index]`."""
 
-    def __init__(self, dataset: Any, *, name: str, seed: int, to_batch: ToBatch, sample: str = "a sample") -> None:
+    def __init__(  # noqa: PLR0913 - what a sample is, how it is read, changed and batched
+        self,
+        dataset: Any,
+        *,
+        name: str,
+        seed: int,
+        steps: Sequence[UserStep],
+        to_batch: ToBatch,
+        sample: str = "a sample",
+    ) -> None:
         self._dataset = dataset
+        self._steps = steps
         self._name = name
         self._seed = seed
         self._to_batch = to_batch
@@ -91,7 +120,8 @@ class MapStyle:
         items = []
         for index in ids.tolist():
             seed_generators(mix(self._seed, -1 if epoch is None else epoch, index))
-            items.append(self._read(index))
+            item = self._read(index)
+            items.append(item if epoch is None else change_sample(self._steps, item))
         return self._to_batch(items, ids)
 
     def _read(self, index: int) -> Any:
@@ -100,6 +130,10 @@ class MapStyle:
         except Exception as cause:
             problem = f"{self._name}: reading item {index} raised {type(cause).__name__}: {cause}"
             raise DataError(problem, hint=f"data set[{index}] must return {self._sample}") from cause
+
+
+ToSplit = partial[MapStyle]
+"""Makes a split of a data set; the arguments that are left say how samples become a batch."""
 
 
 class Tensors:
@@ -122,15 +156,22 @@ def _together(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
-def _items(name: str, dataset: Any, seed: int, collate: Collate | None) -> Split:
+def _items(name: str, dataset: Any, to_split: ToSplit, collate: Collate | None) -> Split:
     """Return the split of a data set with samples of any structure."""
     collate = getattr(dataset, "collate", None) if collate is None else collate
     if collate is not None:
         to_batch = partial(_collated, explained(collate, f"the collate of {name}"))
-        return MapStyle(dataset, name=name, seed=seed, to_batch=to_batch)
-    if isinstance(dataset, TensorDataset):
+        return to_split(dataset, to_batch=to_batch)
+    if isinstance(dataset, TensorDataset) and not to_split.keywords["steps"]:
         return Tensors(dataset.tensors, _together)
-    return MapStyle(dataset, name=name, seed=seed, to_batch=_stacked)
+    return to_split(dataset, to_batch=_stacked)
+
+
+def own_sequence(data: Any, *, seed: int, collate: Collate | None) -> Split:
+    """Return the split of any sequence, for a loop of the user."""
+    _check_dataset("the data of run.batches", data)
+    name = "the data of the loop"
+    return _items(name, data, partial(MapStyle, name=name, seed=seed, steps=()), collate)
 
 
 def _collated(collate: Collate, items: Sequence[Any], _ids: Ids) -> Tree:
@@ -160,43 +201,6 @@ def _facts(datasets: Sequence[Any], split: Split) -> dict[str, Any]:
     return facts
 
 
-def _to_images(items: Sequence[Any], ids: Ids, *, name: str, num_classes: int) -> ImageBatch:
-    """Return labelled images as a batch, and refuse what is not one."""
-    images, numbers = [], []
-    for index, item in zip(ids.tolist(), items, strict=True):
-        try:
-            image, label = item
-            numbers.append(int(label))
-        except (TypeError, ValueError) as cause:
-            problem = f"{name}: item {index} is not a pair (image, label): {cause}"
-            raise DataError(problem, hint="return (image, label), or name another task with --task") from cause
-        images.append(_floating(image, index, name))
-    labels = torch.tensor(numbers)
-    check_labels(labels, ids, num_classes=num_classes, name=name)
-    return ImageBatch(torch.stack(images), labels)
-
-
-def _floating(image: Any, index: int, name: str) -> Tensor:
-    image = image if isinstance(image, Tensor) else torch.as_tensor(np.asarray(image))
-    if not image.is_floating_point():
-        raise DataError(
-            f"{name}: the image of item {index} is {image.dtype}, not floating point",
-            hint="scale it yourself, for example image.float() / 255",
-        )
-    return image
-
-
-def check_labels(labels: torch.Tensor, ids: Ids, *, num_classes: int, name: str) -> None:
-    """Refuse labels that are not class indices, naming the first such item."""
-    wrong = (labels < 0) | (labels >= num_classes)
-    if wrong.any():
-        first = int(wrong.nonzero()[0])
-        raise DataError(
-            f"{name}: item {int(ids[first])} has label {int(labels[first])}, but there are {num_classes} classes",
-            hint=f"labels must be between 0 and {num_classes - 1}; for more classes, set num_classes on the data set",
-        )
-
-
 def _check_dataset(name: str, dataset: Any) -> None:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise DataError(
@@ -207,13 +211,14 @@ def _check_dataset(name: str, dataset: Any) -> None:
         raise DataError(f"{name} returned an empty data set")
 
 
-def _labelled_split(name: str, dataset: Any, num_classes: int, seed: int) -> Split:
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+def _labelled_split(name: str, dataset: Any, num_classes: int, to_split: ToSplit) -> Split:
+    is_plain = isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2
+    if is_plain and not to_split.keywords["steps"]:
         images, labels = dataset.tensors
         check_labels(labels, np.arange(len(labels)), num_classes=num_classes, name=name)
         return Tensors([images.float(), labels.long()], ImageBatch)
-    to_batch = partial(_to_images, name=name, num_classes=num_classes)
-    return MapStyle(dataset, name=name, seed=seed, to_batch=to_batch, sample="a pair (image, label)")
+    to_batch = partial(to_images, name=name, num_classes=num_classes)
+    return to_split(dataset, to_batch=to_batch, sample="a pair (image, label)")
 
 
 def _hold_out_test(split: Split, order: SampleOrder) -> tuple[Split, Split]:
@@ -228,12 +233,24 @@ def _classes(name: str, datasets: Sequence[Any]) -> tuple[str, ...]:
             return tuple(map(str, dataset.classes))
         if getattr(dataset, "num_classes", None):
             return tuple(map(str, range(dataset.num_classes)))
-    labels = [found for dataset in datasets if (found := _all_labels(dataset)) is not None]
+    labels = [found for dataset in datasets if (found := _all_labels(name, dataset)) is not None]
     if not labels:
         raise DataError(f"{name} has no number of classes", hint="set num_classes on the data set")
     return tuple(map(str, range(max(map(max, labels)) + 1)))
 
 
-def _all_labels(dataset: Any) -> list[int] | None:
+def _all_labels(name: str, dataset: Any) -> list[int] | None:
     labels = dataset.tensors[-1] if isinstance(dataset, TensorDataset) else getattr(dataset, "targets", None)
-    return None if labels is None or len(labels) == 0 else [int(label) for label in labels]
+    if labels is None and isinstance(dataset, list):  # samples in memory
+        labels = to_labels(name, dataset)
+    if labels is None or len(labels) == 0:
+        return None
+    try:
+        return [int(label) for label in labels]
+    except (TypeError, ValueError, RuntimeError) as cause:
+        kind = getattr(labels[0], "shape", None)
+        what = f"has shape {tuple(kind)}" if kind is not None else f"is {labels[0]!r:.40}"
+        raise DataError(
+            f"{name}: a label {what}, but must be the index of a class",
+            hint="for one-hot labels return label.argmax(); for several classes per sample: --task multi-label",
+        ) from cause

@@ -35,11 +35,21 @@ class Reducer:
     backward pass of the rank's last shard. Where a gradient grew out of its range, the step must be computed again.
     """
 
-    def __init__(
-        self, model: nn.Module, config: Config, team: Team, slots: Mapping[str, Slot], state: ModuleState
+    def __init__(  # noqa: PLR0913 - the model, its state, and how it is summed
+        self,
+        model: nn.Module,
+        config: Config,
+        team: Team,
+        slots: Mapping[str, Slot],
+        state: ModuleState,
+        *,
+        overlaps: bool = True,
     ) -> None:
-        """`slots` describes the model's parameters as they are where they are not sharded."""
-        self._team, self._state = team, state
+        """`slots` describes the model's parameters as they are where they are not sharded.
+
+        Unless sums overlap with the backward pass of the last shard, a shard may have several backward passes.
+        """
+        self._team, self._state, self._overlaps = team, state, overlaps
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self.is_sharded = any(is_sharded(value) for value in self._parameters.values())
         self.is_exact = False
@@ -58,7 +68,7 @@ class Reducer:
         self._weight, self._watches, self._num_wide = 0.0, False, NUM_WIDE
         if self.is_sharded:
             self._watch_unsharded(model)
-        elif team.world.size > 1:
+        elif team.world.size > 1 and overlaps:
             for name, parameter in self._parameters.items():
                 self._watch(name, parameter)
 
@@ -82,7 +92,8 @@ class Reducer:
         """Compute this rank's next shard; `weight` is its fraction of the batch, 0 if it must not count."""
         self._state.reset()
         self._num_left, self._num_added, self._weight = self._num_left - 1, 0, weight
-        self._watches = self.is_sharded or (self._num_left == 0 and self._team.world.size > 1)
+        is_last = self._num_left == 0 and self._team.world.size > 1
+        self._watches = self.is_sharded or (is_last and self._overlaps)
         yield
         self._watches = False
         for name, parameter in self._parameters.items():
@@ -164,18 +175,25 @@ class Reducer:
             self._state.apply(self._state_memory.grad.double())
 
     @torch.no_grad()
-    def clip(self, limit: float) -> None:
-        """Scale the gradient down to this norm, whose bits do not depend on the sharding. Collective."""
-        gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+    def clip(self, limit: float, parameters: Mapping[str, nn.Parameter] | None = None) -> None:
+        """Scale the gradient, or that of some parameters, to at most this norm. Collective.
+
+        The bits of the norm do not depend on the sharding.
+        """
+        clipped = self._parameters if parameters is None else parameters
+        gradients = [parameter.grad for parameter in clipped.values() if parameter.grad is not None]
         gradients = [each.to_local() if is_sharded(each) else each for each in gradients]
-        largest = torch.stack([gradient.abs().amax().double() for gradient in gradients if gradient.numel()]).amax()
+        none = torch.zeros((), dtype=torch.float64, device=self._team.device)  # what a rank without rows contributes
+        largest = torch.stack([none, *(each.abs().amax().double() for each in gradients if each.numel())]).amax()
         if self.is_sharded:
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         # Multiples of a unit that is large enough are added in fp64 without rounding, in any order.
-        size = sum(parameter.numel() for parameter in self._parameters.values())
+        size = sum(parameter.numel() for parameter in clipped.values())
         unit = torch.frexp(largest).exponent.double() * 2 + math.ceil(math.log2(size)) - 51
         rounder = 1.5 * torch.exp2(unit + 52)
-        squares = torch.stack([((each.double().square() + rounder) - rounder).sum() for each in gradients]).sum()
+        squares = torch.stack(
+            [none, *(((each.double().square() + rounder) - rounder).sum() for each in gradients)]
+        ).sum()
         if self.is_sharded:
             dist.all_reduce(squares)
         factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0).float()

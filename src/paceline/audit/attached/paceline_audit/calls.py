@@ -29,6 +29,8 @@ class Calls(Listener):
         self._stale: list[int] = []
         self.is_scaled = self.is_unscaled = False
         self.clipped: set[str] = set()
+        self.skipped = 0
+        """Updates that GradScaler was asked for and left out, or has not made yet."""
 
     def backward_starts(self, root: Any) -> None:
         """Note gradients that are left from the step before."""
@@ -43,6 +45,7 @@ class Calls(Listener):
         """Write the counts so far: a rank may be killed."""
         del optimizer
         self.is_scaled = self.is_unscaled = False
+        self.skipped = 0
         journal.put("reads", step=progress.steps + 1, lines=dict(self.reads))
         self.reads.clear()
 
@@ -82,7 +85,7 @@ def contents(value: Any) -> dict[str, str]:
 def follow(calls: Calls) -> None:
     """Wrap the functions."""
     _follow_loading()
-    _follow_schedulers()
+    _follow_schedulers(calls)
     _follow_scaler(calls)
     _follow_reads(calls)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
@@ -116,7 +119,7 @@ def _follow_loading() -> None:
     torch.load, torch.nn.Module.load_state_dict = load_file, load_weights
 
 
-def _follow_schedulers() -> None:
+def _follow_schedulers(calls: Calls) -> None:
     def follow_class(kind: Any) -> None:
         original = kind.step
 
@@ -127,6 +130,8 @@ def _follow_schedulers() -> None:
                 found = [getattr(self, name, None) for name in HORIZONS]
                 horizon = next((value for value in found if isinstance(value, int)), 0)
                 values = {"name": type(self).__name__, "horizon": horizon, "step": progress.steps}
+                epoch = kwargs.get("epoch", args[0] if args else None)
+                values |= {"at": epoch if isinstance(epoch, int) else None, "skipped": calls.skipped}
                 journal.put("schedule", site=callsite(2), scheduler=id(self), **values)
             return original(self, *args, **kwargs)
 
@@ -140,7 +145,7 @@ def _follow_schedulers() -> None:
 
 def _follow_scaler(calls: Calls) -> None:
     scaler = torch.amp.grad_scaler.GradScaler
-    scale, unscale = scaler.scale, scaler.unscale_
+    scale, unscale, step = scaler.scale, scaler.unscale_, scaler.step
 
     def scale_loss(self: Any, outputs: Any) -> Any:
         if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
@@ -152,7 +157,11 @@ def _follow_scaler(calls: Calls) -> None:
         calls.is_unscaled = True
         return unscale(self, optimizer)
 
-    scaler.scale, scaler.unscale_ = scale_loss, unscale_gradients
+    def step_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.skipped += 1
+        return step(self, *args, **kwargs)
+
+    scaler.scale, scaler.unscale_, scaler.step = scale_loss, unscale_gradients, step_scaled
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
 

@@ -8,8 +8,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from paceline_attach.listener import listeners
 
-from . import calls, collectives, early, samples
+from . import calls, clocks, collectives, early, samples
 from .calls import Calls
+from .clocks import Clocks
 from .collectives import Collectives
 from .rank_end import Limits, note_exceptions
 from .samples import Samples
@@ -28,10 +29,11 @@ def install() -> None:
     note_exceptions()
     of_samples, of_collectives = Samples(), Collectives()
     of_steps = Steps(of_samples)
-    of_calls = Calls(of_steps)
-    listeners.extend([of_samples, of_collectives, of_steps, of_calls, Limits()])
+    of_calls, of_clocks = Calls(of_steps), Clocks()
+    listeners.extend([of_samples, of_collectives, of_steps, of_calls, of_clocks, Limits()])
     samples.follow(of_samples)
     collectives.follow(of_collectives)
+    clocks.follow(of_clocks)  # before the next, which looks at its caller
     calls.follow(of_calls)
     early.trace_lines()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from paceline_attach import journal
 
 MOST_BYTES = 1 << 22
 MOST_BYTES_OF_BATCH = 1 << 18
@@ -103,3 +104,15 @@ def _fact(value: Any, depth: int = 0) -> str | None:
         some = [str(_fact(item, depth + 1)) for item in (*value[:40], *value[-40:])]
         return f"list{len(value)}:" + hashlib.md5("|".join(some).encode(), usedforsecurity=False).hexdigest()[:12]
     return None
+
+
+class WorkerSeed:
+    """The script's worker_init_fn, with the generators noted that it leaves behind."""
+
+    def __init__(self, function: Any, loader: int) -> None:
+        self._function, self._loader = function, loader
+
+    def __call__(self, worker: int) -> None:
+        """Seed a worker as the script wants, and note the result."""
+        self._function(worker)
+        journal.put("worker", loader=self._loader, worker=worker, generators=generator_states())

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from paceline_attach import journal, seams
-from paceline_attach.callsite import callsite, lines_of
+from paceline_attach.callsite import callsite, is_users, lines_of
 from paceline_attach.listener import Listener, progress
 
 from . import early
@@ -19,6 +19,8 @@ from .settings import SECONDS_UNTIL_STUCK, STEPS
 SECONDS_TO_LEAVE = 6.0
 STEPS_BETWEEN_LINES = 4
 SECONDS_BETWEEN_LOOKS = 0.5
+BUSY = 0.1
+"""Fraction of a core that a rank uses if it computes; one that waits for others uses none."""
 
 
 def end_rank(reason: str) -> NoReturn:
@@ -102,13 +104,17 @@ class Limits(Listener):
         journal.put("exit", step=progress.steps)
 
     def _watch(self) -> None:
+        used, busy_at = time.process_time(), time.monotonic()
         while not seams.guard.has_exited:
             time.sleep(SECONDS_BETWEEN_LOOKS)
-            waiting = self._waiting
-            if waiting is None or self._is_reported or time.monotonic() - waiting[1] < SECONDS_UNTIL_STUCK:
+            frame, waiting, now = sys._current_frames().get(self._thread), self._waiting, time.monotonic()
+            before, used = used, time.process_time()
+            if used - before > BUSY * SECONDS_BETWEEN_LOOKS or (frame and is_users(frame.f_code.co_filename)):
+                busy_at = now  # it computes, or the script itself waits for something
+            if waiting is None or self._is_reported or now - max(waiting[1], busy_at) < SECONDS_UNTIL_STUCK:
                 continue
             self._is_reported = True
-            sites = lines_of(sys._current_frames().get(self._thread))
+            sites = lines_of(frame)
             journal.put("stuck", what=waiting[0], stack=sites, serial=early.state.serial)
             early.put_lines()
 
@@ -142,7 +148,6 @@ def _noting(fn: Any, *args: Any) -> Any:
 
 def put_exception(value: BaseException, trace: TracebackType | None) -> None:
     """Write an exception with the line of the script that raised it."""
-    sites = []
-    for frame, line in traceback.walk_tb(trace):
-        sites += [f"{found.rpartition(':')[0]}:{line}" for found in lines_of(frame, most=1)]
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
+    sites = [f"{os.path.realpath(file)}:{line}" for file, line in frames if is_users(file)]
     journal.put("failed", error=type(value).__name__, message=str(value)[:2000], stack=sites[::-1], step=progress.steps)

@@ -1,5 +1,6 @@
 """Evidence of data loading: which samples each rank gets, in which order, with which random numbers."""
 
+import multiprocessing
 import time
 from typing import Any
 
@@ -10,7 +11,8 @@ from paceline_attach.listener import Listener, progress
 from torch.utils.data import _utils, dataloader
 
 from . import early
-from .digests import Generators, dataset_facts, digest_leaves, generator_states
+from .clocks import threads_of_script
+from .digests import Generators, WorkerSeed, dataset_facts, digest_leaves, generator_states
 from .rank_end import end_rank
 from .settings import BATCH_FACTOR, EPOCHS, EVAL_BATCHES, LARGEST_ORDER, TRAIN_BATCHES
 
@@ -55,8 +57,9 @@ class Samples(Listener):
         self.current: Any = None
         self._began = 0.0
 
-    def add_loader(self, loader: Any, workers: int) -> None:
-        """Number a new loader."""
+    def add_loader(self, loader: Any, workers: int, asked: int | None, *, forks: bool) -> None:
+        """Number a new loader, with the workers and the batch size that the script asked for."""
+        loader.__dict__["_paceline_forks"] = forks and workers > 0
         loader.__dict__.update(_paceline_loader=self.num_loaders, _paceline_workers=workers, _paceline_passes=0)
         sampler = loader.sampler if loader.batch_sampler is not None else None
         journal.put(
@@ -66,6 +69,7 @@ class Samples(Listener):
             length=_length(loader.dataset),
             sampler=type(sampler).__name__,
             batch=loader.batch_size,
+            asked=asked,
             drop_last=loader.drop_last,
             workers=workers,
             iterable=isinstance(loader.dataset, torch.utils.data.IterableDataset),
@@ -95,6 +99,7 @@ class Samples(Listener):
             facts=dataset_facts(loader.dataset) if nth == 0 and journal.rank is not None else None,
             step=progress.steps,
             serial=early.state.serial,
+            threads=threads_of_script() if loader.__dict__.get("_paceline_forks") else [],
         )
 
     def fetching(self, iterator: Any) -> None:
@@ -178,18 +183,6 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-class WorkerSeed:
-    """The script's worker_init_fn, with the generators noted that it leaves behind."""
-
-    def __init__(self, function: Any, loader: int) -> None:
-        self._function, self._loader = function, loader
-
-    def __call__(self, worker: int) -> None:
-        """Seed a worker as the script wants, and note the result."""
-        self._function(worker)
-        journal.put("worker", loader=self._loader, worker=worker, generators=generator_states())
-
-
 def follow(samples: Samples) -> None:
     """Wrap loaders and their iterators."""
     _follow_loaders(samples)
@@ -203,16 +196,18 @@ def _follow_loaders(samples: Samples) -> None:
 
     def make_loader(self: Any, *args: Any, **kwargs: Any) -> None:
         workers = kwargs.get("num_workers", args[5] if len(args) > 5 else 0)
+        asked = kwargs.get("batch_size", args[1] if len(args) > 1 else 1)
+        forks = str(kwargs.get("multiprocessing_context") or multiprocessing.get_start_method()) == "fork"
         if kwargs.get("worker_init_fn") is not None:
             kwargs["worker_init_fn"] = WorkerSeed(kwargs["worker_init_fn"], samples.num_loaders)
         elif workers and len(args) <= 5:  # without workers, whose random numbers are imitated: see `_follow_fetches`
             kwargs.update(num_workers=0, persistent_workers=False, prefetch_factor=None, timeout=0)
             kwargs.pop("multiprocessing_context", None)
         if kwargs.get("batch_sampler") is None and BATCH_FACTOR > 1:
-            size = kwargs.pop("batch_size", args[1] if len(args) > 1 else 1)
-            args = (args[0] if args else kwargs.pop("dataset"), size and size * BATCH_FACTOR, *args[2:])
+            kwargs.pop("batch_size", None)
+            args = (args[0] if args else kwargs.pop("dataset"), asked and asked * BATCH_FACTOR, *args[2:])
         make(self, *args, **kwargs)
-        samples.add_loader(self, workers)
+        samples.add_loader(self, workers, asked if self.batch_size else None, forks=forks)
 
     dataloader.DataLoader.__init__ = make_loader
 

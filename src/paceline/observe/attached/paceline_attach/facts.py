@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+MOST_SIZES = 20_000
+
 
 def num_samples(values: tuple[Any, ...]) -> int:
     """Return the size of the first dimension of the first tensor in the arguments of a forward pass."""
@@ -40,7 +42,11 @@ def machine_facts() -> dict[str, Any]:
 
 def ddp_facts(model: Any) -> dict[str, Any]:
     """Return how DistributedDataParallel was set up."""
-    return {"broadcast_buffers": model.broadcast_buffers, "find_unused": model.find_unused_parameters}
+    return {
+        "broadcast_buffers": model.broadcast_buffers,
+        "find_unused": model.find_unused_parameters,
+        "bucket_cap": model.bucket_bytes_cap,
+    }
 
 
 def model_facts(module: Any) -> dict[str, Any]:
@@ -49,9 +55,10 @@ def model_facts(module: Any) -> dict[str, Any]:
 
 
 def size_facts(parameters: list[Any]) -> dict[str, Any]:
-    """Return number, bytes and device of trained parameters."""
+    """Return number, bytes, device and sizes of trained parameters."""
     return {
         "parameters": sum(p.numel() for p in parameters),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in parameters),
         "device": parameters[0].device.type if parameters else "cpu",
+        "sizes": [p.numel() * p.element_size() for p in parameters][:MOST_SIZES],
     }

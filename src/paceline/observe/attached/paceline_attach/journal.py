@@ -19,7 +19,9 @@ def put(kind: str, **values: Any) -> None:
     global _file, _pid  # noqa: PLW0603 - one journal per process
     if _file is None or _pid != os.getpid():
         _pid = os.getpid()
-        handle = os.open(os.path.join(FOLDER, f"{_pid}.jsonl"), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        handle = os.open(
+            os.path.join(FOLDER, f"{os.uname().nodename}-{_pid}.jsonl"), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644
+        )
         _file = os.fdopen(handle, "a", buffering=1, encoding="utf-8", errors="replace")
         put("process", **_process())
     _file.write(json.dumps({"kind": kind, "time": round(time.time(), 6), **values}, default=str) + "\n")
@@ -52,5 +54,6 @@ def _process() -> dict[str, Any]:
         "main": os.path.abspath(main),
         "folder": os.getcwd(),
         "born": born(),
+        "rank_given": int(given) if (given := os.environ.get("RANK", "0")).isdigit() else 0,
         "place": {name: os.environ[name] for name in PLACE_VARIABLES if name in os.environ},
     }

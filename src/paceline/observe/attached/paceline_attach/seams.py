@@ -4,9 +4,9 @@ import atexit
 import functools
 import multiprocessing.util
 import os
-import threading
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
+from torch.utils.data._utils import worker
 
 from . import journal
 from .callsite import callsite
@@ -39,11 +40,11 @@ class _Guard:
         self.has_exited = False
 
     def is_outermost(self) -> bool:
-        if self.depth or torch.utils.data.get_worker_info() is not None:
+        if self.depth or worker._worker_info is not None:  # get_worker_info() without its cost in every step
             return False
         if self.thread is None:
-            self.thread = threading.get_ident()
-        return self.thread == threading.get_ident()
+            self.thread = get_ident()
+        return self.thread == get_ident()
 
     def __enter__(self) -> None:
         self.depth += 1
@@ -101,7 +102,7 @@ def _forward(original: Function) -> Function:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not guard.is_outermost():
             return original(self, *args, **kwargs)
-        training = torch.is_grad_enabled() and self.training
+        training = torch.is_grad_enabled() and self.module.training  # Lightning leaves the wrapper itself in eval mode
         progress.samples = num_samples((*args, *kwargs.values()))
         for listener in listeners:
             listener.forward_starts(self, args, kwargs, training=training)
@@ -121,7 +122,9 @@ def _backward(original: Function) -> Function:
         if not guard.is_outermost():
             return original(tensors, *args, **kwargs)
         root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        handle = root.register_hook(_expect_end) if isinstance(root, torch.Tensor) and root.requires_grad else None
+        handle = None
+        if journal.rank is not None and isinstance(root, torch.Tensor) and root.requires_grad:
+            handle = root.register_hook(_expect_end)  # a lone rank has no gradients to average
         for listener in listeners:
             listener.backward_starts(root)
         try:
@@ -133,7 +136,8 @@ def _backward(original: Function) -> Function:
             for listener in listeners:
                 listener.backward_ends()
             progress.passes += 1
-            progress.synced += any(model.require_backward_grad_sync for model in progress.wrapped_models())
+            if progress.models:
+                progress.synced += any(model.require_backward_grad_sync for model in progress.wrapped_models())
             progress.batches.append(progress.samples)
             progress.in_forward = False
 
@@ -237,7 +241,7 @@ def _save(original: Function) -> Function:
 
 def tell_exit() -> None:
     """Tell the listeners that this process ends, once; a loader's worker has nothing to say."""
-    if guard.has_exited or torch.utils.data.get_worker_info() is not None:
+    if guard.has_exited or worker._worker_info is not None:
         return
     guard.has_exited = True
     for listener in listeners:

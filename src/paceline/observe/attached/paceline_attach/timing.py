@@ -1,10 +1,11 @@
 """Times the phases of a rank at the seams of torch, and writes them to the journal every few steps."""
 
 import os
-import resource
 import time
 from contextlib import suppress
 from typing import Any
+
+import torch
 
 from . import journal
 from .facts import machine_facts, size_facts
@@ -13,6 +14,8 @@ from .phase_clock import PHASES, PhaseClock
 
 STEPS_PER_INTERVAL = 10
 THREADS = "/proc/self/task"
+SECONDS_BETWEEN_WRITES = 0.25
+"""Intervals are written this rarely, and CPU time and run-queue waits read: each costs as much as a small step."""
 
 
 class Timing(Listener):
@@ -49,7 +52,9 @@ class Timing(Listener):
         """The wait for a batch ends."""
         del batch
         self.clock.end_span("data", id(iterator))
-        self._interval.workers = getattr(iterator, "_num_workers", 0)
+        if getattr(iterator, "_num_yielded", 0) == 1:
+            self._interval.starts_pass = True
+            self._interval.workers = getattr(iterator, "_num_workers", 0)
 
     def copying(self) -> None:
         """The time until here belongs to what comes next."""
@@ -74,7 +79,7 @@ class Timing(Listener):
 
     def backward_starts(self, root: Any) -> None:
         """The forward phase ends; without a wrapped model, all since the batch was the forward pass."""
-        del root
+        self._interval.add_loss(root)
         self.clock.end_span("rest")
         if progress.in_forward:
             self.clock.count_rest_as("forward")
@@ -116,7 +121,7 @@ class Timing(Listener):
             journal.put("trains", optimizer=type(optimizer).__name__, **size_facts(parameters), **machine_facts())
         self._interval.count(self.clock, optimizer)
         if len(self._interval.waits) == STEPS_PER_INTERVAL:
-            self._interval.write(self.clock, progress.steps + 1)
+            self._interval.end(self.clock, progress.steps + 1)
 
     def collective_starts(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The time until here belongs to what comes next."""
@@ -142,9 +147,9 @@ class Timing(Listener):
         if self._clock is None or not progress.steps:
             return
         if self._interval.waits:
-            self._interval.write(self.clock, progress.steps)
+            self._interval.end(self.clock, progress.steps)
         self.clock.finish()
-        self._interval.write(self.clock, progress.steps, kind="end")
+        self._interval.end(self.clock, progress.steps, kind="end")
 
 
 class _Interval:
@@ -153,8 +158,13 @@ class _Interval:
     def __init__(self) -> None:
         self._totals = dict.fromkeys(PHASES, 0.0)
         self._usage = (0.0, 0.0)
+        self._written = float("-inf")
+        self._kept: list[_Kept] = []
         self._sync = 0.0
         self.workers = 0
+        self.starts_pass = False
+        """Whether a batch since the last step was the first of its loader."""
+        self._epoch = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -162,6 +172,14 @@ class _Interval:
         self._samples: list[int] = []
         self._passes: list[int] = []
         self._lr = 0.0
+        self._losses: list[Any] = []
+
+    def add_loss(self, root: Any) -> None:
+        """Keep the loss of a backward pass, unscaled; it is read when intervals are written, not to wait now."""
+        loss = root if unscaled.loss is None else unscaled.loss
+        unscaled.loss = None
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            self._losses.append(loss.detach())
 
     def count(self, clock: PhaseClock, optimizer: Any) -> None:
         """Count a step."""
@@ -169,32 +187,54 @@ class _Interval:
         self._sync = clock.totals["grad_sync"]
         self._samples.append(sum(progress.batches))
         self._passes.append(progress.passes)
+        self._epoch += self.starts_pass
+        self.starts_pass = False
         lr = optimizer.param_groups[0].get("lr", 0.0)
         self._lr = lr if isinstance(lr, float) else 0.0  # reading a tensor would wait for the device
 
-    def write(self, clock: PhaseClock, step: int, kind: str = "interval") -> None:
-        """Write the interval, and start the next."""
-        usage = _cpu_seconds(), _cpu_wait()
-        journal.put(
-            kind,
-            step=step,
-            phases={phase: round(clock.totals[phase] - self._totals[phase], 6) for phase in PHASES},
-            waits=self.waits,
-            cpu=round(usage[0] - self._usage[0], 6),
-            cpu_wait=round(usage[1] - self._usage[1], 6),
-            samples=self._samples,
-            passes=self._passes,
-            lr=self._lr,
-            workers=self.workers,
-            wall=round(clock.now - clock.start, 6),
-        )
-        self._totals, self._usage = dict(clock.totals), usage
+    def end(self, clock: PhaseClock, step: int, kind: str = "interval") -> None:
+        """End the interval and start the next; now and then, write those that have ended."""
+        facts = {"samples": self._samples, "passes": self._passes, "lr": self._lr, "epoch": self._epoch}
+        self._kept.append((kind, step, clock.totals.copy(), clock.now, self.waits, facts, self._losses))
         self._clear()
+        if clock.now - self._written >= SECONDS_BETWEEN_WRITES or kind == "end":
+            self._write(clock)
+
+    def _write(self, clock: PhaseClock) -> None:
+        kept, self._kept, self._written = self._kept, [], clock.now
+        usage = time.process_time(), _cpu_wait()
+        cpu, cpu_wait = ((now - before) / len(kept) for now, before in zip(usage, self._usage, strict=True))
+        means = _means([losses for *_, losses in kept])
+        for (kind, step, totals, now, waits, facts, _), loss in zip(kept, means, strict=True):
+            journal.put(
+                kind,
+                step=step,
+                phases={phase: round(totals[phase] - self._totals[phase], 6) for phase in PHASES},
+                waits=waits,
+                cpu=round(cpu, 6),
+                cpu_wait=round(cpu_wait, 6),
+                loss=loss,
+                workers=self.workers,
+                wall=round(now - clock.start, 6),
+                **facts,
+            )
+            self._totals = totals
+        self._usage = usage
 
 
-def _cpu_seconds() -> float:
-    use = resource.getrusage(resource.RUSAGE_SELF)
-    return use.ru_utime + use.ru_stime
+_Kept = tuple[str, int, dict[str, float], float, list[float], dict[str, Any], list[Any]]
+"""An interval that is not written yet: kind, step, totals and time at its end, waits, facts, losses."""
+
+
+def _means(losses: list[list[Any]]) -> list[float | None]:
+    """Return the mean loss of each interval, with one read from the device."""
+    flat = [loss.reshape(()).float() for interval in losses for loss in interval]
+    values = torch.stack(flat).tolist() if flat else []
+    means: list[float | None] = []
+    for interval in losses:
+        own, values = values[: len(interval)], values[len(interval) :]
+        means.append(sum(own) / len(own) if own else None)
+    return means
 
 
 def _cpu_wait() -> float:
@@ -207,6 +247,27 @@ def _cpu_wait() -> float:
     return waited / 1e9
 
 
+class _Unscaled:
+    """The loss that GradScaler has multiplied last, before it did."""
+
+    loss: Any = None
+
+
+unscaled = _Unscaled()
+
+
+def _follow_scaler() -> None:
+    scaler: Any = torch.amp.grad_scaler.GradScaler
+    original = scaler.scale
+
+    def scale(self: Any, outputs: Any) -> Any:
+        unscaled.loss = outputs if isinstance(outputs, torch.Tensor) else None
+        return original(self, outputs)
+
+    scaler.scale = scale
+
+
 def install() -> None:
     """Listen; a process that only starts others never trains, and so never writes."""
+    _follow_scaler()
     listeners.append(Timing())
