@@ -123,7 +123,6 @@ def make_case(seed: int, number: int) -> Case:
     steps = -(-NUM_TRAINED // global_batch) + random.randint(0, 2)  # with the last, smaller batch of an epoch
     save_every = random.randint(1, 2)
     interruption = _make_interruption(random, place, steps, save_every, _make_place(random, modes, shards))
-    sharded = "fsdp" in {place.mode, None if interruption is None else interruption.resume.mode}
     return Case(
         number=number,
         campaign=seed,
@@ -133,7 +132,7 @@ def make_case(seed: int, number: int) -> Case:
         seed=random.randrange(1000),
         global_batch=global_batch,
         steps=steps,
-        ema=None if sharded else random.choice([None, None, 0.9]),
+        ema=random.choice([None, None, 0.9]),
         clip=random.choice([None, None, 0.5]),
         save_every=save_every,
         bucket_bytes=random.choice(BUCKETS),

@@ -201,6 +201,30 @@ class Conv(Part):
         return torch.relu(self.norm(self.conv(hidden.view(-1, 1, 3, 4)))).mean(1).flatten(1)
 
 
+class Attention(Part):
+    """Attention of torch, which uses the weights of an inner layer without calling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        words = hidden.view(-1, 3, 4)
+        return hidden + self.attention(words, words, words, need_weights=False)[0].flatten(1)
+
+
+class Loose(Part):
+    """Parameters in containers that are never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shifts = nn.ParameterList([nn.Parameter(torch.zeros(WIDTH)) for _ in range(2)])
+        self.scales = nn.ParameterDict({"one": nn.Parameter(torch.ones(WIDTH))})
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return (hidden + self.shifts[0] * self.shifts[1].cos()) * self.scales["one"]
+
+
 class Dropped(Part):
     def __init__(self) -> None:
         super().__init__()
@@ -280,7 +304,8 @@ class Outside(Part):
 
 PARTS: tuple[type[Part], ...] = (
     Linear, Normed, Rotary, Averaging, AveragingDouble, AveragingHidden, ComplexAverage, Late, Counter, Moving,
-    Sometimes, ByData, Unused, Growing, Rare, Tied, Double, Conv, Dropped, Noisy,
+    Sometimes, ByData, Unused, Growing, Rare, Tied, Double, Conv, Attention, Loose, Dropped,
+    Noisy,
 )  # fmt: skip
 REFUSED: tuple[type[Part], ...] = (Remembering, Drawing, Counting, Listing, Clamped, Outside)
 NOT_SHARDED = (Moving, Double)

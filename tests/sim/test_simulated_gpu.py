@@ -95,7 +95,7 @@ def test_a_step_never_waits_for_the_device(sim, name):
     for rank in all_ranks(sim[1], name):
         assert rank.calls["step"] > 0
         waits = rank.faults("step")
-        if name == "bitwise":  # it asks once per step whether all sums were exact
+        if "bitwise" in name:  # it asks once per step whether all sums were exact
             assert [(kind, number) for kind, *_, number in waits] == [("sync", rank.calls["step"])]
         else:
             assert waits == []

@@ -156,6 +156,7 @@ class ShardedBucket(Bucket):
         for slot in self.slots:
             target, length = targets[slot.name], self._num_rows(slot) * slot.stride[0]
             assert is_sharded(target), "fsdp shards all parameters"
+            assert target.grad is None, f"the gradient of {slot.name} was not taken"
             gradient = torch.zeros_like(target, requires_grad=False)
             local = gradient.to_local()  # pyright: ignore[reportAttributeAccessIssue] - a DTensor too
             first = min(dist.get_rank() * length, slot.size)

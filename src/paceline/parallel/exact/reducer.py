@@ -124,18 +124,19 @@ class Reducer:
         parameter.register_post_accumulate_grad_hook(lambda given: (arrived() or _ignore)(name, given))
 
     def _watch_unsharded(self, model: nn.Module) -> None:
-        """Watch the whole parameters, which a sharded model has from its first forward pass on."""
-        watched: set[int] = set()
+        """Watch the whole parameters, which take the place of shards at the start of the forward pass of their unit."""
+        left = set(self._parameters)
         watch = WeakMethod(self._watch)
 
         def watch_own(module: nn.Module, _inputs: object, *, prefix: str) -> None:
-            for name, parameter in module.named_parameters(recurse=False):
-                if parameter.requires_grad and id(parameter) not in watched:
-                    watched.add(id(parameter))
-                    (watch() or _ignore)(prefix + name, parameter)
+            # Also those of inner modules: some are never called, such as a ParameterList.
+            for name, parameter in module.named_parameters(prefix) if left else ():
+                if name in left and not is_sharded(parameter):
+                    left.discard(name)
+                    (watch() or _ignore)(name, parameter)
 
         for name, module in model.named_modules():
-            module.register_forward_pre_hook(partial(watch_own, prefix=f"{name}." if name else ""))
+            module.register_forward_pre_hook(partial(watch_own, prefix=name))
 
     def _arrived(self, name: str, parameter: Tensor) -> None:
         """Take a gradient, and let every complete bucket add its own, in order."""
