@@ -11,7 +11,7 @@ from importlib.metadata import version
 from io import TextIOWrapper
 from typing import NoReturn, TextIO
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
 from paceline.commands.settings_files import settings_files
 from paceline.core.errors import ExitCode, PacelineError, SettingError
@@ -152,12 +152,24 @@ def _explained(problem: Exception, layers: Layers) -> Exception:
             return layers.explain(problem)
         case CycloptsError():
             error = layers.explain(problem)
-            error.hint = error.hint or "to list commands and flags: paceline --help, or paceline COMMAND --help"
+            error.hint = error.hint or _help_hint(problem)
             return error
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return PacelineError(f"the disk is full: {problem}")
         case _:
             return explain_missing_name(problem) or problem
+
+
+def _help_hint(problem: CycloptsError) -> str:
+    """Return what to type after invalid arguments: the likely flag, or the help of the command."""
+    command = " ".join(problem.command_chain or [])
+    unused = problem.unused_tokens[0] if isinstance(problem, UnusedCliTokensError) and problem.unused_tokens else None
+    if unused is not None and command == "train" and not unused.startswith("-"):
+        return f"settings are flags, as in --model {unused}; to list them: paceline train --help"
+    missing = problem.argument if isinstance(problem, MissingArgumentError) else None
+    if missing is not None and missing.name.strip("-").upper() == "RUN":
+        return f"to list the runs: paceline runs; then: paceline {command} NAME"
+    return f"to list its flags: paceline {command} --help" if command else "to list all commands: paceline --help"
 
 
 def _report(problem: Exception, environ: Mapping[str, str]) -> int:

@@ -215,3 +215,44 @@ def test_a_superfluous_or_missing_flag_or_argument(run):
     assert run("runs", "compare", "a").message == "runs compare needs SECOND"
     assert run("eval", "a", "--split=vaild").message == '--split: expected one of train, valid, test, got "vaild"'
     assert run("trian").message.startswith('Unknown command "trian". Did you mean "train"?')
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["train", "--mode=DDPP"], '--mode: expected one of auto, single, dp, ddp, fsdp, got "DDPP"', ""),
+        (["train", "--exact=bit-wise"], '--exact: expected one of order, bitwise, got "bit-wise"', "use bitwise"),
+        (["train", "--output=x"], "Unknown option: --output.", "use --runs-dir"),
+        (["train", "--frobnicate"], "Unknown option: --frobnicate.", "to list its flags: paceline train --help"),
+        (["train", "--device=gpu"], "there is no device gpu", "use cuda"),
+        (["train", "resnet20"], 'train does not take "resnet20"', "settings are flags, as in --model resnet20"),
+        (["eval"], "eval needs RUN", "to list the runs: paceline runs; then: paceline eval NAME"),
+        (["submit", "--", "--qos", "high"], "paceline submit has no flag --qos", "give sbatch its own options with"),
+    ],
+)  # fmt: skip
+def test_habits_from_elsewhere_are_answered_with_what_to_type(run, elsewhere, words, message, hint):
+    refused(run(*words), elsewhere, message, hint)
+
+
+def test_a_folder_given_as_data_and_yaml_given_as_settings_are_named(run, write, elsewhere):
+    (elsewhere / "pics").mkdir()
+    refused(
+        run("train", "--data=pics"), elsewhere, "there is no data set pics", "to use this folder: --data folder:pics"
+    )
+    file = write("settings.yaml", "epochs: 3")
+    answer = run("train", f"--config={file}")
+    assert answer.message.startswith(f"{file} is not valid TOML: ")
+    assert answer.hint.startswith("settings are TOML: a line such as epochs = 3")
+
+
+def test_a_checkpoint_given_as_a_run_is_named(run, own_run):
+    answer = run("eval", "runs/demo/001/checkpoints/step-00000022")
+    assert answer.message == "runs/demo/001/checkpoints/step-00000022 is a checkpoint, not a run"
+    assert answer.hint.endswith("paceline eval runs/demo/001 --checkpoint step-00000022")
+
+
+def test_a_shorter_length_than_a_stopped_run_has_trained_is_refused(run, own_run):
+    state = own_run.rank(0).read_text(encoding="utf-8")
+    own_run.rank(0).write_text(state.replace("FINISHED", "STOPPED"), encoding="utf-8")
+    answer = run("train", f"--resume={own_run.path}", "--epochs=1")
+    assert answer.message == f"{own_run.path} has trained 2 epochs, 22 steps, more than the 11 steps asked for"

@@ -9,7 +9,7 @@ from paceline.core.errors import SettingError, flag
 from tests.core.conftest import refusal
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-HELP = "to list commands and flags: paceline --help, or paceline COMMAND --help"
+HELP = "to list its flags: paceline train --help"
 PLACES = [
     pytest.param("flag", id="flag"),
     pytest.param("file", id="file"),

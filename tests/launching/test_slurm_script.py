@@ -1,6 +1,7 @@
 """The script of a Slurm job, and what is refused before anything is submitted."""
 
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,13 @@ def test_a_job_is_written_like_this():
         "#SBATCH --signal=USR1@120\n"
         "#SBATCH --requeue\n"
         "\n"
+        f"# written by paceline {version('paceline')}\n"
+        "# without --cpus-per-task each rank has the site's default, often one core for it and its loaders\n"
         "ulimit -c 0\n"
         'trap "" USR1\n'
+        "set -e\n"
         "module load cuda\n"
+        "set +e\n"
         "\n"
         'exec srun --kill-on-bad-exit=1 bash -c \'trap "" USR1; exec "$@"\' task \\\n'
         "    /env/bin/python -m paceline train --model 'my model.py:build'\n"

@@ -70,7 +70,7 @@ def show(run: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> 
 
 
 @app.command
-def compare(first: Path, second: Path, *, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
+def compare(first: Path, second: Path, *others: Path, runs_dir: Path = DEFAULT_RUNS, as_json: Json = False) -> int:
     """Compare the settings and results of two runs.
 
     To compare their weights: paceline compare A B.

@@ -67,6 +67,11 @@ def submit_command(
 
 def check_args(args: tuple[str, ...], request: JobRequest) -> None:
     """Check the arguments of the tasks now, not after hours in the queue."""
+    if args and args[0].startswith("-"):
+        raise ConfigError(
+            f"paceline submit has no flag {args[0]}",
+            hint=f"give sbatch its own options with --sbatch={args[0].partition('=')[0]}=…, before --",
+        )
     if args[:1] != ("train",):
         given = f'"{args[0]}"' if args else "nothing"
         raise ConfigError(

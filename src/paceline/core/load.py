@@ -25,7 +25,7 @@ from cyclopts import UnusedCliTokensError as UnusedError
 
 from paceline.core.config import DEFAULTS_BY_NAME, SETTINGS, Config
 from paceline.core.errors import ConfigError, SettingError, flag, suggestion
-from paceline.core.foreign_flags import foreign_flag_hint
+from paceline.core.foreign_flags import foreign_flag_hint, meant_choice, nearest_flag
 from paceline.core.setting_types import Interval
 from paceline.core.start import START_SETTINGS, Start
 
@@ -90,7 +90,11 @@ class Layers:
             return ConfigError(_sentence(problem))
         setting = problem.argument.name.removeprefix("--").replace("-", "_")
         place = self._places.get(setting, flag(setting))
-        return ConfigError(f'{place}: expected {_expected(problem.argument.hint)}, got "{problem.token.value}"')
+        meant = meant_choice(problem.token.value, _choices(problem.argument.hint))
+        return ConfigError(
+            f'{place}: expected {_expected(problem.argument.hint)}, got "{problem.token.value}"',
+            hint=None if meant is None else f"use {meant}",
+        )
 
     def _values(self, arguments: Mapping[str, Argument]) -> Iterator[tuple[str, Any, str]]:
         """Yield every setting of the environment and the files, with its source, in order of precedence."""
@@ -220,17 +224,24 @@ def _sentence(problem: CycloptsError) -> str:
 def _unknown(problem: UnknownOptionError) -> ConfigError:
     """Return the error for an unknown flag: with ours, if it is one that other programs have."""
     name = problem.token.keyword or problem.token.value
-    hint = foreign_flag_hint(name, {own for argument in problem.argument_collection for own in argument.names})
-    return ConfigError(_sentence(problem) if hint is None else f"Unknown option: {name}.", hint=hint)
+    own = {own for argument in problem.argument_collection for own in argument.names}
+    hint = foreign_flag_hint(name, own)
+    near = nearest_flag(name, own) if hint is None else None
+    return ConfigError(f"Unknown option: {name}.{'' if near is None else f' Did you mean {near}?'}", hint=hint)
 
 
 def _expected(hint: Any) -> str:
     """Describe the values that a setting takes, from its type."""
+    if choices := _choices(hint):
+        return "one of " + ", ".join(choices)
     options = [option for option in get_args(hint) if option is not type(None)]
-    choices = next((found for found in (hint, *options) if get_origin(found) is Literal), None)
-    if choices is not None:
-        return "one of " + ", ".join(get_args(choices))
     return EXPECTED.get(hint) or EXPECTED.get(options[0] if options else hint, "another value")
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Return the choices that a setting takes, from its type; none if it takes other values."""
+    found = next((each for each in (hint, *get_args(hint)) if get_origin(each) is Literal), None)
+    return () if found is None else get_args(found)
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -250,7 +261,9 @@ def _from_file(file: Path) -> dict[str, Any]:
     except OSError as cause:
         raise ConfigError(f"cannot read {file}: {cause.strerror}") from cause
     except (ValueError, RecursionError) as cause:  # not only TOMLDecodeError: a year 0 is a ValueError
-        raise ConfigError(f"{file} is not valid TOML: {cause}") from cause
+        other = file.suffix in {".yaml", ".yml", ".json"}
+        hint = 'settings are TOML: a line such as epochs = 3 or model = "resnet20" for each' if other else None
+        raise ConfigError(f"{file} is not valid TOML: {cause}", hint=hint) from cause
     for key, value in values.items():
         if current_name(key.replace("-", "_")) not in KNOWN:
             raise ConfigError(f"{file}: {key} is not a setting", hint=_short_hint(key, KNOWN))

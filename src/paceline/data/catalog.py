@@ -102,7 +102,9 @@ def open_data(config: Config) -> DataSet:
     if (separator and kind in _WITH_PATH) or config.data == "imagenet":
         return _SIZED[kind](config, _augmentation(config))
     if not is_plugin(config.data) and config.data not in _FIXED:
-        raise DataError(f"there is no data set {config.data}", hint=suggestion(config.data, KNOWN))
+        is_folder = Path(config.data).expanduser().is_dir()
+        hint = f"to use this folder: --data folder:{config.data}" if is_folder else suggestion(config.data, KNOWN)
+        raise DataError(f"there is no data set {config.data}", hint=hint)
     if config.image_size is not None:
         hint = "drop it, or use --data folder:PATH, packed:PATH or imagenet"
         raise SettingError("image_size", f"is set, but the images of {config.data} have a fixed size", hint=hint)

@@ -212,20 +212,22 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
         Note(text=text, level="warning") for text in data_changes(state.get("data_digests"), job.data, job.config)
     ]
     notes += [Note(text=text, level="warning") for text in code_changes(folder, state.get("code", {}), job.code)]
-    if state_before == State.FINISHED:
+    if state_before == State.FINISHED or progress.step > job.plan.total_steps:
         refuse_finished(folder, progress, job)
     return progress
 
 
 def refuse_finished(folder: RunFolder, progress: Progress, job: RecordedJob) -> None:
     """Refuse to resume a run that has nothing left to do; one that was killed after its last step is still tested."""
-    done = progress.step / job.plan.steps_per_epoch
+    done, asked = round(progress.step / job.plan.steps_per_epoch, 2), job.plan.total_steps
     if progress.stopped_early:
         raise FinishedError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
-    if progress.step >= job.plan.total_steps:
+    if progress.step >= asked:
+        more = f"--steps {2 * progress.step}" if job.config.steps else f"--epochs {2 * round(done) or 2}"
+        over = f", more than the {asked} steps asked for" if progress.step > asked else ""
         raise FinishedError(
-            f"{folder.path} has finished: {done:g} epochs, {progress.step} steps",
-            hint=f"to train longer, add --epochs {2 * round(done) or 2}; to start over, use --config {folder.config}",
+            f"{folder.path} has {'trained' if over else 'finished:'} {done:g} epochs, {progress.step} steps{over}",
+            hint=f"to train longer, add {more}; to start over, use --config {folder.config}",
         )
 
 

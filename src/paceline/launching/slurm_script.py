@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -115,7 +116,13 @@ def job_script(request: JobRequest, python: str, args: Sequence[str]) -> str:
     """Return the sbatch file that runs `paceline` with these args on every task."""
     command = [python, "-m", "paceline", *args]
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(request))]
-    lines += ["", "ulimit -c 0", 'trap "" USR1', *request.setup, ""]
+    lines += ["", f"# written by paceline {version('paceline')}"]
+    if request.gpus_per_node and request.cpus_per_task is None:
+        lines.append(
+            "# without --cpus-per-task each rank has the site's default, often one core for it and its loaders"
+        )
+    lines += ["ulimit -c 0", 'trap "" USR1']
+    lines += ["set -e", *request.setup, "set +e", ""] if request.setup else [""]
     srun = ["srun", "--kill-on-bad-exit=1"]
     if request.cpus_per_task is not None:  # Slurm 22.05 and later do not pass it from sbatch to srun
         srun.append(f"--cpus-per-task={request.cpus_per_task}")

@@ -23,7 +23,8 @@ def choose_device(name: str, world: World) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as cause:
-        raise ConfigError(f"there is no device {name}", hint="use cpu, cuda or cuda:1") from cause
+        hint = "use cuda" if name == "gpu" else "use cpu, cuda or cuda:1"
+        raise ConfigError(f"there is no device {name}", hint=hint) from cause
     if device.type == "cpu":
         return device
     if device.type != "cuda":

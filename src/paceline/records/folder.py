@@ -215,6 +215,10 @@ def find_run(path: Path, runs_dir: Path) -> RunFolder:
         if names:
             raise RunError(f"there is no run {path}", hint=suggestion(path.name, names))
     problem = "is not a run: it has no config.toml" if path.exists() else "does not exist"
+    run = RunFolder(path.parent.parent)
+    if is_checkpoint_name(path.name) and run.is_run:
+        hint = f"give the run, and --checkpoint {path.stem}: paceline eval {run.path} --checkpoint {path.stem}"
+        raise RunError(f"{path} is a checkpoint, not a run", hint=hint)
     raise RunError(f"{path} {problem}", hint="to list the runs: paceline runs")
 
 
