@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from paceline.launching.launch import launch
     from paceline.records.entries import RunResult
     from paceline.tasks.task import Metric, Task
+    from paceline.trackers.base import Tracker, scalars
 
     __version__: str
 
 __all__ = [
-    "Config", "Metric", "Order", "PacelineError", "Run", "RunResult", "Scores", "Task", "__version__",
-    "launch", "start_run", "train",
+    "Config", "Metric", "Order", "PacelineError", "Run", "RunResult", "Scores", "Task", "Tracker", "__version__",
+    "launch", "scalars", "start_run", "train",
 ]  # fmt: skip
 
 _HOMES = {
@@ -35,7 +36,9 @@ _HOMES = {
     "Scores": "paceline.core.metrics",
     "Metric": "paceline.tasks.task",
     "Task": "paceline.tasks.task",
+    "Tracker": "paceline.trackers.base",
     "launch": "paceline.launching.launch",
+    "scalars": "paceline.trackers.base",
     "start_run": "paceline.engine.entry",
     "train": "paceline.engine.entry",
 }

@@ -1,9 +1,10 @@
 """`paceline runs`: what there is, one run, and two side by side."""
 
+import csv
 import json
 import re
 
-from paceline.records.reader import summarise
+from paceline.records.reader import read_metrics, summarise
 
 
 def test_no_runs_yet_says_how_to_make_one(run):
@@ -77,3 +78,23 @@ def test_compare_shows_the_settings_that_differ_and_all_results(run, train, own_
 
 def test_compare_of_a_run_with_itself_finds_no_difference(run, own_run):
     assert run("runs", "compare", "demo", "demo").out.startswith("the settings are the same\n")
+
+
+def test_csv_has_a_row_per_record_that_the_csv_module_reads_back(run, own_run, elsewhere):
+    answer = run("runs", "csv", "demo")
+    assert (answer.code, answer.err) == (0, "")
+    rows = list(csv.DictReader(answer.out.splitlines()))
+    records = list(read_metrics(own_run))
+    assert len(rows) == len(records)
+    assert list(rows[0])[:5] == ["run", "kind", "split", "step", "epoch"]
+    for row, record in zip(rows, records, strict=True):
+        assert (row["run"], row["kind"], int(row["step"])) == ("demo/001", record["kind"], record["step"])
+        assert float(row["phases.forward"] or 0) == record.get("phases", {}).get("forward", 0)
+    assert float(rows[-1]["loss"]) == records[-1]["loss"]
+    assert run("runs", "csv", "demo", "demo/001", "--out", "both.csv").out == "wrote both.csv\n"
+    assert len((elsewhere / "both.csv").read_text().splitlines()) == 1 + 2 * len(rows)
+
+
+def test_csv_of_nothing_and_to_a_place_that_is_none_is_refused(run, own_run):
+    assert run("runs", "csv").code == 2
+    assert "cannot write no/where.csv: No such file" in run("runs", "csv", "demo", "--out", "no/where.csv").err

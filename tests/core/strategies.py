@@ -4,7 +4,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from paceline.core.config import CHOICES_OF_TRACK, Config
+from paceline.core.config import Config
+from paceline.core.config_rules import TRACKERS
 from paceline.core.setting_types import Interval
 
 above_0 = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
@@ -35,7 +36,7 @@ FREE = {
     "lr_scaling": st.sampled_from(["none", "linear", "sqrt"]), "reference_batch": whole,
     "device": st.sampled_from(["auto", "cpu", "cuda:1"]), "threads": st.none() | whole,
     "name": folder | st.sampled_from(["none", "null", "1", "true", "a b"]), "runs_dir": text.map(Path),
-    "track": st.lists(st.sampled_from(CHOICES_OF_TRACK), unique=True).map(tuple), "log_every": whole,
+    "track": st.lists(st.sampled_from(TRACKERS), unique=True).map(tuple), "log_every": whole,
     "eval_every": interval, "save_every": interval, "keep": whole, "save_async": st.booleans(),
     "bucket_mb": st.none() | above_0, "profile": st.booleans(),
     "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": st.none() | whole,

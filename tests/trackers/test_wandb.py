@@ -135,3 +135,42 @@ def test_the_mode_of_the_environment_is_respected(no_account, capfd, monkeypatch
     folder = RunFolder(small_run(track=("wandb",)).folder)
     assert f"wandb: WANDB_MODE is offline, so it writes to {folder.path}/wandb;" in capfd.readouterr().out
     assert len(offline_rows(folder)) == 1
+
+
+def test_variables_of_the_user_win_over_our_arguments(no_account, monkeypatch, small_run):
+    given: dict[str, Any] = {}
+    real = wandb.init
+
+    def init(**arguments):
+        given.update(arguments)
+        return real(**arguments)
+
+    monkeypatch.setattr(wandb, "init", init)
+    small_run(track=("wandb",), steps=1)
+    assert {"project", "name", "group", "job_type", "dir"} <= set(given)
+    assert given["group"] == given["project"]
+    given.clear()
+    asked = {"WANDB_PROJECT": "sweep", "WANDB_NAME": "mine", "WANDB_RUN_GROUP": "g", "WANDB_JOB_TYPE": "search"}
+    for name, value in {**asked, "WANDB_RUN_ID": "abc123", "WANDB_DIR": str(no_account)}.items():
+        monkeypatch.setenv(name, value)
+    folder = RunFolder(small_run(track=("wandb",), steps=1).folder)
+    assert not {"project", "name", "group", "job_type", "dir"} & set(given)
+    assert (given["id"], folder.wandb_id.read_text().strip()) == ("abc123", "abc123")
+    assert list(no_account.glob("wandb/offline-run-*-abc123"))
+    assert not (folder.path / "wandb").exists()
+
+
+@pytest.mark.parametrize("asked", ["end", "false"])
+def test_the_best_checkpoint_becomes_an_artifact_on_request(no_account, monkeypatch, small_run, asked):
+    monkeypatch.setenv("WANDB_LOG_MODEL", asked)
+    logged = []
+    monkeypatch.setattr(
+        wandb.Run, "log_artifact", lambda _run, artifact, aliases: logged.append((artifact, tuple(aliases)))
+    )
+    result = small_run(track=("wandb",))
+    if asked == "false":
+        assert logged == []
+        return
+    ((artifact, aliases),) = logged
+    assert (aliases, artifact.type, artifact.metadata["step"]) == (("best",), "model", result.test_step)
+    assert "model.safetensors" in artifact.manifest.entries

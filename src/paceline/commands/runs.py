@@ -1,6 +1,7 @@
 """`paceline runs`: list, show and compare run folders."""
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,17 +9,18 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from paceline.commands.defaults import DEFAULT_RUNS
-from paceline.core.errors import ExitCode
+from paceline.core.errors import ConfigError, ExitCode
 from paceline.core.score_text import main_score, score_value
 from paceline.core.units import table, value_text
 from paceline.records.compare_runs import compare_runs, results
 from paceline.records.folder import find_run
+from paceline.records.metrics_csv import write_csv
 from paceline.records.reader import RunSummary, summarise
 from paceline.records.run_index import list_runs
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 
-app = App(name="runs", help="List, show and compare runs.")
+app = App(name="runs", help="List, show and compare runs; print their metrics as CSV.")
 
 
 @app.default
@@ -97,6 +99,40 @@ def compare(first: Path, second: Path, *others: Path, runs_dir: Path = DEFAULT_R
     print(table(["setting", *names], settings) if settings else "the settings are the same")
     print("\n" + table(["result", *names], [[d.name, value_text(d.name, d.first), value_text(d.name, d.second)]
                                            for d in comparison.results]))  # fmt: skip
+    return ExitCode.FINISHED
+
+
+@app.command(name="csv")
+def csv_command(*run: Path, runs_dir: Path = DEFAULT_RUNS, out: Path | None = None) -> int:
+    """Print the metrics of runs as comma-separated values, one row per record.
+
+    pandas.read_csv and polars.read_csv read it.
+
+    Examples:
+
+      paceline runs csv digits-resnet20 --out metrics.csv
+
+    Parameters
+    ----------
+    run
+        Run folders, or run names for their newest folders.
+    runs_dir
+        Folder of all runs, in which run names are looked up.
+    out
+        File to write. Default: the standard output.
+    """
+    if not run:
+        raise ConfigError("no run is given", hint="paceline runs csv RUN; to list the runs: paceline runs")
+    folders = [find_run(path, runs_dir) for path in run]
+    if out is None:
+        write_csv(folders, sys.stdout)
+        return ExitCode.FINISHED
+    try:
+        with out.open("w", encoding="utf-8", newline="") as file:
+            write_csv(folders, file)
+    except OSError as cause:
+        raise ConfigError(f"cannot write {out}: {cause.strerror}", hint="choose another --out") from cause
+    print(f"wrote {out}")
     return ExitCode.FINISHED
 
 

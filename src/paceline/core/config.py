@@ -42,7 +42,6 @@ SCHEDULE = Group("Learning rate", sort_key=5)
 MACHINE = Group("Device and parallelism", sort_key=6)
 WATCH = Group("Logging and checkpoints", sort_key=7)
 
-CHOICES_OF_TRACK = ("tensorboard", "wandb")
 EVERY_EPOCH = Interval(1)
 LEAST_SAMPLES_PER_SHARD = 32  # with fewer, a step of resnet20 on a CPU takes 10% longer than without shards
 DEFAULT_LR = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
@@ -175,8 +174,9 @@ class Config:
     """Name of the run; each start gets a numbered folder under it. Default: DATA-MODEL."""
     runs_dir: Annotated[Path, Parameter(group=WATCH)] = Path("runs")
     """Folder for all runs."""
-    track: Annotated[Names, Parameter(group=WATCH)] = ("tensorboard",)
-    """Trackers besides the console and metrics.jsonl: tensorboard, wandb, tensorboard,wandb or none."""
+    track: Annotated[Names, Parameter(group=WATCH)] = ("auto",)
+    """Trackers besides the console and metrics.jsonl: tensorboard, wandb, your own as my.py:Tracker, or none;
+    auto: tensorboard if installed."""
     log_every: Annotated[Whole, Parameter(group=WATCH)] = 50
     """Record training metrics every N steps."""
     profile: Annotated[bool, Parameter(group=WATCH, negative="")] = False
@@ -295,6 +295,6 @@ def _check_choices(config: Config) -> None:
         raise SettingError(
             "milestones", f"is {list(config.milestones)}, but must be increasing epochs, the first at least 1"
         )
-    refuse_unknown_trackers(config.track, CHOICES_OF_TRACK)
+    refuse_unknown_trackers(config.track)
     refuse_bad_name(config.run_name)
     refuse_passwords({field.name: getattr(config, field.name) for field in dataclasses.fields(config)})

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from paceline.core.addresses import has_password
+from paceline.core.entry_points import entry_names, is_own_part
 from paceline.core.errors import ConfigError, SettingError, flag, suggestion
 from paceline.core.plugin import is_plugin
 from paceline.core.setting_types import OptimizerName, ScheduleName
 
+TRACKERS = ("auto", "tensorboard", "wandb")
 LONGEST_NAME = 255
 """Bytes of a file name, on most file systems."""
 
@@ -93,12 +95,13 @@ def stem(name: str) -> str:
     return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name or file
 
 
-def refuse_unknown_trackers(trackers: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown_trackers(trackers: Iterable[str]) -> None:
     """Refuse a tracker that there is not."""
     for tracker in trackers:
-        if tracker not in known:
+        if tracker not in TRACKERS and not is_own_part("trackers", tracker):
+            known = [*TRACKERS, *entry_names("trackers"), "none", "my.py:Tracker"]
             problem = f'lists "{tracker}", which is not a tracker'
-            raise SettingError("track", problem, hint=suggestion(tracker, [*known, "none"]))
+            raise SettingError("track", problem, hint=suggestion(tracker, known))
 
 
 def refuse_bad_name(name: str) -> None:

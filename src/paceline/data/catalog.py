@@ -7,8 +7,8 @@ from typing import Any
 
 from paceline.core.augment_syntax import parse_steps
 from paceline.core.config import Config
+from paceline.core.entry_points import entry_names, is_own_part
 from paceline.core.errors import DataError, SettingError, suggestion
-from paceline.core.plugin import is_plugin
 from paceline.core.setting_types import SampleOrder
 from paceline.core.units import count
 from paceline.data.augment.pipeline import Augmentation
@@ -71,6 +71,11 @@ KNOWN = (
 """Every data set, as the user writes it."""
 
 
+def is_own_data(name: str) -> bool:
+    """Tell whether a data set is code: my.py:build, or an entry point of a package."""
+    return name.partition(":")[0] not in (*_FIXED, *_SIZED, *_OTHER) and is_own_part("data", name)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Splits:
     """The three splits of a run."""
@@ -92,7 +97,7 @@ class Splits:
 
 def open_data(config: Config) -> DataSet:
     """Return the data set of the settings, with their augmentation of training images."""
-    if config.collate is not None and not is_plugin(config.data):
+    if config.collate is not None and not is_own_data(config.data):
         problem = f"is {config.collate}, but {config.data} makes its batches itself"
         raise SettingError("collate", problem, hint="drop --collate, or use your own data: --data my.py:build")
     kind, separator, _ = config.data.partition(":")
@@ -101,9 +106,10 @@ def open_data(config: Config) -> DataSet:
         return _open_other(config, kind)
     if (separator and kind in _WITH_PATH) or config.data == "imagenet":
         return _SIZED[kind](config, _augmentation(config))
-    if not is_plugin(config.data) and config.data not in _FIXED:
+    if config.data not in _FIXED and not is_own_data(config.data):
         is_folder = Path(config.data).expanduser().is_dir()
-        hint = f"to use this folder: --data folder:{config.data}" if is_folder else suggestion(config.data, KNOWN)
+        known = [*KNOWN, *entry_names("data")]
+        hint = f"to use this folder: --data folder:{config.data}" if is_folder else suggestion(config.data, known)
         raise DataError(f"there is no data set {config.data}", hint=hint)
     if config.image_size is not None:
         hint = "drop it, or use --data folder:PATH, packed:PATH or imagenet"

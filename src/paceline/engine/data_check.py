@@ -10,7 +10,7 @@ from paceline.core.augment_syntax import own_steps
 from paceline.core.config import Config
 from paceline.core.errors import DataError, RunError
 from paceline.core.plugin import is_plugin
-from paceline.data.catalog import Splits
+from paceline.data.catalog import Splits, is_own_data
 from paceline.data.split import Ids, Split
 from paceline.data.tree import tree_bytes
 from paceline.parallel.team import Team
@@ -30,7 +30,8 @@ class DataFacts:
 
 def check_data(splits: Splits, config: Config, team: Team) -> DataFacts:
     """Refuse ranks with different samples, and with --exact bitwise samples that change. Collective."""
-    sources = [name for name in (config.data, *own_steps(config.augment_policy)) if is_plugin(name)]
+    sources = [name for name in own_steps(config.augment_policy) if is_plugin(name)]
+    sources = [config.data, *sources] if is_own_data(config.data) else sources
     name = " or ".join(sources)
     changing = _changing_sample(splits) if sources else None
     problem = next((found for found in team.gather(changing) if found is not None), None)

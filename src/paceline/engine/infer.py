@@ -14,8 +14,9 @@ from torch import Tensor
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, DataError, PacelineError, TaskError
-from paceline.core.plugin import is_plugin, load_plugin
+from paceline.core.plugin import load_plugin
 from paceline.core.world import World
+from paceline.data.catalog import is_own_data
 from paceline.data.collate import Collate, load_collate, stack_samples
 from paceline.data.input_files import READ_HINT, ImageReader, InputFile, list_inputs
 from paceline.data.sources.text import Sequences
@@ -81,7 +82,7 @@ class Inference:
         if self.is_language:
             assert isinstance(self._export.splits.test, Sequences)
             return partial(_read_tokens, data=self._export.config.data, split=self._export.splits.test)
-        if is_plugin(self._export.config.data) or "image_shape" not in self._export.facts:
+        if is_own_data(self._export.config.data) or "image_shape" not in self._export.facts:
             data = self._export.config.data
             raise ConfigError(f"paceline infer does not know how {data} reads a file", hint=READ_HINT)
         return ImageReader(self._export.splits.test, self._export.facts["image_shape"])

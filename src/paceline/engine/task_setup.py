@@ -13,7 +13,6 @@ from paceline.core.config import Config
 from paceline.core.errors import ConfigError, PacelineError, TaskError, suggestion
 from paceline.core.keys import mix
 from paceline.core.metrics import Sums
-from paceline.core.plugin import is_plugin
 from paceline.data.catalog import Splits
 from paceline.data.seeding import seed_generators
 from paceline.data.split import Ids
@@ -23,7 +22,7 @@ from paceline.engine.objective import named_losses
 from paceline.engine.scoring import Scoring, Tally
 from paceline.models.trial_pass import unchanged
 from paceline.parallel.team import Team
-from paceline.tasks.choose_task import choose_task
+from paceline.tasks.choose_task import TASKS, choose_task
 from paceline.tasks.task import Task, by_name, counts_samples
 
 TASK_DRAWS = 0x7A5C
@@ -64,7 +63,7 @@ def check_task(config: Config, scoring: Scoring, model: nn.Module, splits: Split
     with unchanged(model):
         whole = trial.losses(ids)
         _check_best(name, scoring, trial, ids)
-        if not is_plugin(name) or len(ids) < 2 or task.whole_batch:
+        if name in TASKS or len(ids) < 2 or task.whole_batch:
             return []
         singles = [trial.losses(ids[place : place + 1]) for place in range(len(ids))]
     _check_counts(name, task, trial, ids)

@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import nn
 
+from paceline.core.entry_points import entry_names, is_own_part, load_part
 from paceline.core.errors import ModelError, suggestion
-from paceline.core.plugin import call_plugin, is_plugin, load_plugin
+from paceline.core.plugin import call_plugin
 from paceline.models import fastnet, gpt, plain, pyramidnet, resnet, unet, wide_resnet
 from paceline.models.family import Family
 from paceline.models.hugging_face import build_hugging_face
@@ -47,10 +48,12 @@ def build_model(name: str, **facts: Any) -> nn.Module:
 
     The user's own function gets the facts that it asks for by name.
     """
-    if is_plugin(name):
-        return _build_plugin(name, facts)
-    if not (is_library(name) or name.startswith("hf:") or name in list_models()):
-        raise ModelError(f"there is no model {name}", hint=suggestion(name, list_models()))
+    is_known = is_library(name) or name.startswith("hf:") or name in list_models()
+    if not is_known:
+        if is_own_part("models", name):
+            return _build_plugin(name, facts)
+        known = [*list_models(), *entry_names("models")]
+        raise ModelError(f"there is no model {name}", hint=suggestion(name, known))
     if name in gpt.SHAPES:
         return gpt.build_gpt(name, facts)
     if name.startswith("hf:"):
@@ -71,7 +74,7 @@ def _build_plugin(name: str, facts: Mapping[str, Any]) -> nn.Module:
     if "image_shape" in facts:
         channels, height, _ = facts["image_shape"]
         offered |= {"in_channels": channels, "image_size": height}
-    model = call_plugin(name, load_plugin(name, ModelError), offered, ModelError)
+    model = call_plugin(name, load_part("models", name, ModelError), offered, ModelError)
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} returned {_describe(model)}, not a torch.nn.Module", hint=_hint(model))
     return model

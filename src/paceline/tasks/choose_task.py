@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paceline.core.entry_points import entry_names, is_own_part, load_part
 from paceline.core.errors import ConfigError, TaskError, suggestion
 from paceline.core.plugin import call_plugin, is_plugin, load_plugin
 from paceline.tasks.classification import Classification
@@ -24,9 +25,10 @@ TASKS: Mapping[str, Callable[..., Task]] = {
 
 def choose_task(name: str, offered: Mapping[str, Any], *, metrics: Sequence[str] = ()) -> Task:
     """Return the task of this name; its constructor gets the offered facts that it asks for by name."""
-    if not is_plugin(name) and name not in TASKS:
-        raise TaskError(f"there is no task {name}", hint=suggestion(name, [*TASKS, "my.py:Task"]))
-    make = load_plugin(name, TaskError) if is_plugin(name) else TASKS[name]
+    if name not in TASKS and not is_own_part("tasks", name):
+        known = [*TASKS, *entry_names("tasks"), "my.py:Task"]
+        raise TaskError(f"there is no task {name}", hint=suggestion(name, known))
+    make = TASKS[name] if name in TASKS else load_part("tasks", name, TaskError)
     _refuse_missing(name, make, offered)
     task = call_plugin(name, make, offered, TaskError)
     if not isinstance(task, Task):

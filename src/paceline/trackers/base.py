@@ -28,9 +28,7 @@ class RunInfo:
 
 
 class Tracker(Protocol):
-    """A destination of records."""
-
-    name: str
+    """A destination of records, called on the lead only. An error in it is reported once, and training continues."""
 
     def open(self, run: RunInfo) -> None:
         """Get ready; heavy imports may wait for the first record."""
@@ -52,7 +50,7 @@ class Guarded:
     """
 
     def __init__(self, tracker: Tracker, report: Callable[[str], None]) -> None:
-        self.name = tracker.name
+        self.name = getattr(tracker, "name", type(tracker).__name__)
         self._tracker = tracker
         self._report = report
         self._works = True
@@ -98,8 +96,8 @@ class Guarded:
         self._report(f"{self.name} is disabled for the rest of this run: {type(cause).__name__}: {cause}")
 
 
-def scalars(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, float]:
-    """Return the values of a record by their TensorBoard tags."""
+def scalars(entry: Entry) -> dict[str, float]:
+    """Return the values of a record by their tags, such as loss/train; none for messages and other records."""
     match entry:
         case StepRecord():
             utilisation = {f"utilisation/{name}": value for name, value in entry.utilisation.items()}
@@ -108,6 +106,8 @@ def scalars(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, float]:
             return _epoch(entry)
         case EvalRecord():
             return _named(entry.score, "val" if entry.split == "valid" else entry.split)
+        case _:
+            return {}
 
 
 def _epoch(entry: EpochRecord) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """TensorBoard event files: one event per record, hyper-parameters with the final metrics."""
 
+from importlib.util import find_spec
 from typing import Any
 
+from paceline.core.errors import ConfigError
 from paceline.core.metrics import Scores
 from paceline.core.score_text import TAGS
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult, StepRecord
@@ -14,6 +16,10 @@ class TensorBoard:
     name = "tensorboard"
 
     def __init__(self) -> None:
+        if find_spec("tensorboard") is None:
+            raise ConfigError(
+                "--track tensorboard needs the tensorboard package", hint="pip install 'paceline[tensorboard]'"
+            )
         self._run: RunInfo
         self._writer: Any = None
 

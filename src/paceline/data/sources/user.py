@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from paceline.core.entry_points import load_part
 from paceline.core.errors import DataError
 from paceline.core.keys import mix
-from paceline.core.plugin import call_plugin, load_plugin
+from paceline.core.plugin import call_plugin
 from paceline.core.setting_types import SampleOrder
 from paceline.data.augment.user_step import UserStep, change_sample
 from paceline.data.collate import Collate, explained, stack_samples
@@ -51,7 +52,7 @@ def open_user_data(  # noqa: PLR0913 - one argument per setting
     name its usual task and facts, and have a method `collate`; `task` and `collate` override them.
     """
     seed_generators(OWN_DATA)
-    built = call_plugin(name, load_plugin(name, DataError), {"data_dir": data_dir}, DataError)
+    built = call_plugin(name, load_part("data", name, DataError), {"data_dir": data_dir}, DataError)
     if isinstance(built, DataSet):
         return built
     datasets = list(built) if _is_group(built) else [built]
