@@ -66,14 +66,14 @@ def check_lines(text):
     """Check the header, a line per interval, a line per epoch, and that a log file could hold them."""
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
     lines = text.splitlines()
-    names = ["run", "device", "world", "data", "batch", "lr", "model"]
-    assert [line.split()[0] for line in lines[:7]] == names
+    names = ["run", "device", "world", "data", "batch", "lr", "model", "disk"]
+    assert [line.split()[0] for line in lines[:8]] == names
     assert "train 1,293 – valid 144 – test 360" in lines[3]
     speed = r"[\d,.]+ samples/s"
     step = rf"step \d+/22  loss \d\.\d{{4}}  acc \d+\.\d\d%  lr [\d.e-]+  {speed}  [\dms. ]+ left"
     score = r"loss \d\.\d{4}  acc \d+\.\d\d%"
     epoch = rf"epoch \d/2  train {score}  \|  valid {score}  top-5 \d+\.\d\d%  \|  {speed}(  \*)?"
-    body = lines[7:-2]
+    body = lines[8:-2]
     assert [line.split()[1] for line in body] == ["4/22", "8/22", "1/2", "12/22", "16/22", "20/22", "2/2"]
     for line in body:
         assert re.fullmatch(step if line.startswith("step") else epoch, line), line
