@@ -103,14 +103,14 @@ def compare(first: Path, second: Path, *others: Path, runs_dir: Path = DEFAULT_R
 
 
 @app.command(name="csv")
-def csv_command(*run: Path, runs_dir: Path = DEFAULT_RUNS, out: Path | None = None) -> int:
+def csv_command(*run: Path, runs_dir: Path = DEFAULT_RUNS) -> int:
     """Print the metrics of runs as comma-separated values, one row per record.
 
     pandas.read_csv and polars.read_csv read it.
 
     Examples:
 
-      paceline runs csv digits-resnet20 --out metrics.csv
+      paceline runs csv digits-resnet20 > metrics.csv
 
     Parameters
     ----------
@@ -118,21 +118,10 @@ def csv_command(*run: Path, runs_dir: Path = DEFAULT_RUNS, out: Path | None = No
         Run folders, or run names for their newest folders.
     runs_dir
         Folder of all runs, in which run names are looked up.
-    out
-        File to write. Default: the standard output.
     """
     if not run:
         raise ConfigError("no run is given", hint="paceline runs csv RUN; to list the runs: paceline runs")
-    folders = [find_run(path, runs_dir) for path in run]
-    if out is None:
-        write_csv(folders, sys.stdout)
-        return ExitCode.FINISHED
-    try:
-        with out.open("w", encoding="utf-8", newline="") as file:
-            write_csv(folders, file)
-    except OSError as cause:
-        raise ConfigError(f"cannot write {out}: {cause.strerror}", hint="choose another --out") from cause
-    print(f"wrote {out}")
+    write_csv([find_run(path, runs_dir) for path in run], sys.stdout)
     return ExitCode.FINISHED
 
 
