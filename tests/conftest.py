@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -63,6 +64,8 @@ def pytest_configure(config):
     if BF16 not in os.environ:
         os.environ[BF16] = find_bf16()
     config.stash[STDERR] = os.dup(2)  # no output is captured yet
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in `nohup make test &`: processes would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def find_bf16() -> str:

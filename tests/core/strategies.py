@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from paceline.core.config import Config
-from paceline.core.config_rules import TRACKERS
+from paceline.core.config_rules import TRACKERS, UNUSED_BY_LOOP
 from paceline.core.setting_types import Interval
 
 above_0 = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
@@ -46,7 +46,7 @@ FREE = {
     "metric": st.sampled_from([(), ("my.py:hits",), ("my.py:hits", "my.py:both")]),
     "collate": st.none() | st.just("my.py:pad"),
 }  # fmt: skip
-BOUND = {"global_batch", "accumulate", "schedule", "milestones", "exact"}
+BOUND = {"global_batch", "accumulate", "schedule", "milestones", "exact", "loop"}
 
 
 @st.composite
@@ -63,4 +63,7 @@ def configs(draw):
     if draw(st.booleans()):
         accumulate = 1
         free |= {"exact": "bitwise", "mode": "ddp", "batch_norm": "ghost", "compile": False, "compress": "none"}
+    if draw(st.booleans()):  # settings that a loop of the user leaves unused keep their defaults
+        free = {name: value for name, value in free.items() if name not in UNUSED_BY_LOOP} | {"loop": "my.py:train"}
+        free["mode"] = "ddp" if free["mode"] in {"dp", "fsdp"} else free["mode"]
     return Config(global_batch=batch, accumulate=accumulate, schedule=schedule, milestones=milestones, **free)
