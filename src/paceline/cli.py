@@ -46,7 +46,7 @@ COMMANDS = {
         "paceline.commands.explain:explain_command",
         "Show where the time of a run went and what to try first.",
     ),
-    "submit": ("paceline.commands.submit:submit_command", "Submit training as a Slurm job, and follow it."),
+    "submit": ("paceline.commands.submit:submit_command", "Submit training as a job of Slurm, Kubernetes or Ray."),
     "data": ("paceline.commands.data:app", "List, fetch, pack and verify data sets."),
     "models": ("paceline.commands.models:models_command", "List the built-in models with their parameters and FLOPs."),
     "recipes": (

@@ -1,4 +1,4 @@
-"""`paceline submit`: write a Slurm job script, submit it, and follow the job."""
+"""`paceline submit`: write a job for Slurm, Kubernetes or Ray, and submit it."""
 
 import os
 import sys
@@ -7,29 +7,35 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from paceline.commands.defaults import ALONE
+from paceline.commands.defaults import ALONE, DEFAULTS
 from paceline.commands.settings_files import parse_args_of
 from paceline.commands.train import train_command
+from paceline.core.config import Config
 from paceline.core.errors import ConfigError, ExitCode, flag
 from paceline.core.start import Start
+from paceline.launching.engines import EngineRequest, check_request, commands_by_hand
+from paceline.launching.kubernetes_job import as_yaml, create_objects, kubernetes_objects
+from paceline.launching.ray_train import submit_to_ray
 from paceline.launching.slurm_queue import Tail, changes, submit_job
 from paceline.launching.slurm_script import JobRequest, job_script
 
-WATCHING = Group("Watching", sort_key=2)
+WATCHING = Group("Watching", sort_key=3)
 ONE_NODE = JobRequest()
+SLURM = EngineRequest()
 Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
 def submit_command(
     *args: Word,
     request: Annotated[JobRequest, Parameter(name="*")] = ONE_NODE,
+    engine: Annotated[EngineRequest, Parameter(name="*")] = SLURM,
     dry_run: Annotated[bool, Parameter(group=WATCHING, negative="")] = False,
     follow: Annotated[bool, Parameter(group=WATCHING)] = True,
 ) -> int:
-    """Submit training as a Slurm job, and follow its state and output.
+    """Submit training as a job of Slurm, Kubernetes or Ray.
 
-    Each task runs the command after --. Before its time limit the job saves a checkpoint, requeues itself and resumes.
-    Ctrl-C stops following; the job continues.
+    Each task runs the command after --. Before a time limit of Slurm, and when Kubernetes or Ray preempts it, the job
+    saves a checkpoint, starts again and resumes. A job of Slurm is followed; Ctrl-C stops following, the job continues.
 
     Examples:
 
@@ -41,16 +47,26 @@ def submit_command(
 
       paceline submit --array 3 --rendezvous-file /shared/rendezvous -- train --model resnet20
 
+      paceline submit --on kubernetes --nodes 2 --gpus-per-node 4 --image me/paceline --claim disk:/disk
+      -- train --runs-dir /disk/runs
+
+      paceline submit --on ray --nodes 2 --gpus-per-node 4 --address http://head:8265 -- train --runs-dir /shared/runs
+
+      paceline submit --on print --nodes 2 -- train              the command of every node
+
     Parameters
     ----------
     args
         Command of every task, after --: train and its flags.
     dry_run
-        Print the job script without submitting it.
+        Print the job without submitting it.
     follow
-        Print the job's state and output until it ends.
+        Print the state and output of a Slurm job until it ends.
     """
-    check_args(args, request)
+    settings = checked(args, request, engine)
+    if engine.on != "slurm":
+        print(_submitted(args, request, engine, settings, dry_run=dry_run), end="")
+        return ExitCode.FINISHED
     script = job_script(request, sys.executable, args)
     if dry_run:
         print(script, end="")
@@ -65,8 +81,21 @@ def submit_command(
     return follow_job(job, request.output_file(job)) if follow else ExitCode.FINISHED
 
 
-def check_args(args: tuple[str, ...], request: JobRequest) -> None:
-    """Check the arguments of the tasks now, not after hours in the queue."""
+def _submitted(
+    args: tuple[str, ...], request: JobRequest, engine: EngineRequest, settings: tuple[Config, Start], *, dry_run: bool
+) -> str:
+    """Submit to another engine than Slurm, and return what to print."""
+    config, start = settings
+    if engine.on == "print":
+        return commands_by_hand(request, sys.executable, args)
+    if engine.on == "ray":
+        return submit_to_ray(config, request, engine, max_failures=start.max_requeues, dry_run=dry_run) + "\n"
+    text = as_yaml(kubernetes_objects(request, engine, args, max_requeues=start.max_requeues))
+    return text if dry_run else create_objects(text, request, engine) + "\n"
+
+
+def checked(args: tuple[str, ...], request: JobRequest, engine: EngineRequest) -> tuple[Config, Start]:
+    """Check the arguments of the tasks now, not after hours in the queue; return what they set."""
     if args and args[0].startswith("-"):
         raise ConfigError(
             f"paceline submit has no flag {args[0]}",
@@ -82,14 +111,17 @@ def check_args(args: tuple[str, ...], request: JobRequest) -> None:
     start = arguments.arguments.get("start", ALONE)
     for name in ("rank", "world_size", "nnodes", "node_rank", "rendezvous"):
         if getattr(start, name) != getattr(ALONE, name):
-            raise ConfigError(f"{flag(name)} is set by Slurm", hint=f"drop {flag(name)} after --")
+            raise ConfigError(f"{flag(name)} is set by the job itself", hint=f"drop {flag(name)} after --")
     _check_nproc(start, request)
+    settings = arguments.arguments.get("settings", DEFAULTS)
+    check_request(engine, request, start, settings.runs_dir)
+    return settings, start
 
 
 def _check_nproc(start: Start, request: JobRequest) -> None:
     if (start.nproc or 1) > 1 and (request.tasks_on_node > 1 or request.array is not None):
         raise ConfigError(
-            f"every Slurm task is already a rank; --nproc {start.nproc} would start ranks in each of them",
+            f"every task of the job is already a rank; --nproc {start.nproc} would start ranks in each of them",
             hint="drop --nproc after --",
         )
 

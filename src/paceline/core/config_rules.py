@@ -10,7 +10,7 @@ from paceline.core.errors import ConfigError, SettingError, flag, suggestion
 from paceline.core.plugin import is_plugin
 from paceline.core.setting_types import OptimizerName, ScheduleName
 
-TRACKERS = ("auto", "tensorboard", "wandb")
+TRACKERS = ("auto", "tensorboard", "wandb", "ray")
 LONGEST_NAME = 255
 """Bytes of a file name, on most file systems."""
 

@@ -96,8 +96,8 @@ class RecordedRun(Generic[J]):
             )
 
     def trackers(self) -> list[Tracker]:
-        """Return the trackers of this rank: only the lead has any."""
-        return choose_trackers(self.job.config.track, say=self.recorder.say) if self.team.is_lead else []
+        """Return the trackers of this rank."""
+        return choose_trackers(self.job.config.track, say=self.recorder.say, is_lead=self.team.is_lead)
 
     def rank_facts(self) -> RankFacts:
         """Return the facts about the ranks that paceline explain needs. Collective: every rank must call it."""

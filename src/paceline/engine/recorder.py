@@ -1,4 +1,4 @@
-"""Turns events of the loop into records for the trackers. Only the lead rank has trackers."""
+"""Turns events of the loop into records for the trackers. Other ranks than the lead have collective trackers only."""
 
 import math
 from collections.abc import Iterator, Sequence
