@@ -3,11 +3,12 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 BENCH  := .venv-bench
+ENGINES := .venv-engines
 BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all campaign lab fuzz chaos causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
+.PHONY: help demo engines test test-all campaign lab fuzz chaos causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,9 +109,20 @@ bench-quick:  ## run every benchmark of `make bench` with very few rounds: does 
 bench-epoch: $(READY)  ## train on CIFAR-10 beside the plain script (paceline data fetch cifar10 first)
 	$(PYTHON) -m benchmarks.cifar_epoch
 
+# Ray takes half a gigabyte, so it is in an environment of its own.
+$(ENGINES)/.ready: pyproject.toml constraints.txt
+	python3 -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[ray]' \
+		hypothesis mlflow-skinny pytest pytest-timeout pytest-xdist tensorboard torchx
+	touch $@
+
+engines: $(ENGINES)/.ready  ## train below a real Ray and TorchX, and track with a real MLflow
+	$(ENGINES)/bin/python -m pytest tests/launching/test_engines.py tests/trackers/test_choose.py
+
 format: $(READY)  ## rewrite the code the way `make check` wants it
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) $(BENCH) .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(BENCH) $(ENGINES) .pytest_cache .ruff_cache .import_linter_cache

@@ -2,11 +2,17 @@
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from paceline.core.errors import ConfigError
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult
 from paceline.trackers.base import RunInfo, scalars
+
+
+POINTER = "run.txt"
+"""The file of a Ray checkpoint: it names the run folder, which has the real checkpoints. Ray keeps scores beside one."""
 
 
 class RayTrain:
@@ -19,7 +25,7 @@ class RayTrain:
             raise ConfigError("--track ray needs the ray package", hint="pip install 'paceline[ray]'")
         self._train: Any = import_module("ray.train")
         try:
-            self._train.get_context().get_world_rank()
+            self._is_lead = self._train.get_context().get_world_rank() == 0
         except Exception as cause:  # its kind depends on the version
             raise ConfigError(
                 "--track ray works in the workers of Ray Train only",
@@ -27,12 +33,16 @@ class RayTrain:
             ) from cause
 
     def open(self, run: RunInfo) -> None:
-        """Do nothing: Ray knows the run."""
+        """Store where the run is."""
+        self._folder = run.folder.path.absolute()
 
     def record(self, entry: Entry) -> None:
         """Report an epoch or an evaluation."""
         if isinstance(entry, EpochRecord | EvalRecord):
-            self._train.report(scalars(entry) | {"step": entry.step, "epoch": entry.epoch})
+            with TemporaryDirectory(prefix="paceline-") as place:
+                Path(place, POINTER).write_text(f"{self._folder}\n", encoding="utf-8")
+                checkpoint = self._train.Checkpoint.from_directory(place) if self._is_lead else None
+                self._train.report(scalars(entry) | {"step": entry.step, "epoch": entry.epoch}, checkpoint=checkpoint)
 
     def close(self, result: RunResult | None) -> None:
         """Do nothing: Ray sees the end of the worker."""
