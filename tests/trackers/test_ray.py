@@ -59,6 +59,6 @@ def test_outside_of_a_worker_it_is_refused(worker, monkeypatch):
     with pytest.raises(ConfigError, match="--track ray needs the ray package"):
         choose_trackers(("ray",), say=print)
     worker(0)
-    del sys.modules["ray.train"].get_context
+    monkeypatch.delattr(sys.modules["ray.train"], "get_context")
     with pytest.raises(ConfigError, match="works in the workers of Ray Train only"):
         choose_trackers(("ray",), say=print)

@@ -10,9 +10,8 @@ from paceline.core.errors import ConfigError
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, RunResult
 from paceline.trackers.base import RunInfo, scalars
 
-
 POINTER = "run.txt"
-"""The file of a Ray checkpoint: it names the run folder, which has the real checkpoints. Ray keeps scores beside one."""
+"""The file of a Ray checkpoint, beside which Ray keeps scores: it names the run folder, with the real checkpoints."""
 
 
 class RayTrain:
