@@ -88,8 +88,7 @@ def job_of(team: Team, data: str, folder: Path) -> Iterator[Callable[[int], None
         while progress.step < end:
             for step, parts in training.batches_of_epoch():
                 lr = training.train_step(step, parts)
-                progress.step = step + 1
-                training.after_step(lr, lambda is_best=False: None)
+                training.after_step(step, lr)
                 team.poll(False)  # noqa: FBT003 - as the loop does, with nobody asking to stop
                 if progress.step == end:
                     break

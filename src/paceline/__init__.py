@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from paceline.launching.launch import launch
     from paceline.records.entries import RunResult
     from paceline.tasks.task import Metric, Task
+    from paceline.tasks.teacher import Ema
     from paceline.trackers.base import Tracker, scalars
 
     __version__: str
 
 __all__ = [
-    "Config", "Metric", "Order", "PacelineError", "Run", "RunResult", "Scores", "Task", "Tracker", "__version__",
+    "Config", "Ema", "Metric", "Order", "PacelineError", "Run", "RunResult", "Scores", "Task", "Tracker", "__version__",
     "launch", "scalars", "start_run", "train",
 ]  # fmt: skip
 
@@ -34,6 +35,7 @@ _HOMES = {
     "Run": "paceline.engine.own_run",
     "RunResult": "paceline.records.entries",
     "Scores": "paceline.core.metrics",
+    "Ema": "paceline.tasks.teacher",
     "Metric": "paceline.tasks.task",
     "Task": "paceline.tasks.task",
     "Tracker": "paceline.trackers.base",

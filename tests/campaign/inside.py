@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.engine import balance, checkpoint_folder, loop
+from paceline.engine import balance, checkpoint_folder, loop, passes
 from paceline.engine.balance import Balance
 from paceline.engine.loop import Training
 from paceline.parallel.exact import bucket, reducer
@@ -175,7 +175,7 @@ def two_threads(_team: Team) -> Any:
 def own_stream(team: Team) -> Any:
     """Let every rank consume random numbers of its own."""
     torch.manual_seed(team.world.rank)
-    return replaced(loop, "seed_generators", lambda _bits, _device, **_which: None)
+    return replaced(passes, "seed_generators", lambda _bits, _device, **_which: None)
 
 
 def flipped_bit(team: Team) -> Any:

@@ -15,6 +15,7 @@ from paceline.data.order import epoch_order
 from paceline.data.requests import BlockRequests, EpochRequests, RequestGroups
 from paceline.data.split import DataSet, Ids, ImageBatch
 from paceline.engine.loop import Training
+from paceline.engine.run_steps import RunSteps
 from paceline.parallel.team import Team
 
 BILLION = 10**9
@@ -49,8 +50,11 @@ def training_of(number: int, *, step: int, rank: int = 0, world_size: int = 1, *
     )
     team = Team(World(rank=rank, size=world_size), torch.device("cpu"))
     loop = object.__new__(Training)
-    loop.plan, loop.balance = plan, None
-    loop.job, loop.progress, loop.team = job, SimpleNamespace(step=step), team  # pyright: ignore[reportAttributeAccessIssue]
+    loop.plan, loop.balance, loop.team = plan, None, team
+    loop.job, loop.progress = job, SimpleNamespace(step=step)  # pyright: ignore[reportAttributeAccessIssue]
+    loop.steps = object.__new__(RunSteps)
+    loop.steps.progress, loop.steps._plan, loop.steps._config = loop.progress, plan, config
+    loop.steps._device = job.device
     return loop
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from paceline.core.config import Config
-from paceline.engine.optimizer import Ema, build_optimizer, copy_frozen, parameter_groups
+from paceline.engine.optimizer import MovingAverage, build_optimizer, copy_frozen, parameter_groups
 
 
 def test_norms_and_biases_can_be_left_out_of_weight_decay():
@@ -18,7 +18,7 @@ def test_norms_and_biases_can_be_left_out_of_weight_decay():
 
 def test_the_average_follows_the_weights_and_copies_counters():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    ema = Ema(copy_frozen(model), model, decay=0.5)
+    ema = MovingAverage(copy_frozen(model), model, decay=0.5)
     theirs, mine = model.state_dict(), ema.model.state_dict()
     start = mine["0.weight"].clone()
     theirs["0.weight"] += 1

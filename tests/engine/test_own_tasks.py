@@ -1,11 +1,20 @@
 """The user's own task: what is refused at the start or in the first step, with what to type next."""
 
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
+import torch
 
 import paceline
 from paceline.core.errors import ConfigError, PacelineError, TaskError
 from paceline.core.metrics import Scores
+from paceline.core.setting_types import Interval
+from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.job import build_job
+from paceline.engine.teachers import start_teachers
+from tests.states import differences, final_state
 
 OWN = """
 import torch
@@ -123,6 +132,21 @@ class Teacher(Sum):
         self.teacher = nn.Dropout()
 
 
+class Following(Sum):
+    teacher = paceline.Ema(0.75)
+
+    def forward(self, model, batch):
+        return {"student": model(batch[0]), "teacher": self.teacher(batch[0])}
+
+    def loss(self, outputs, targets):
+        apart = (outputs["student"] - outputs["teacher"]).square().sum()
+        return {"labels": super().loss(outputs["student"], targets), "apart": apart}
+
+
+def constant(step):
+    return 1.0
+
+
 def wrong():
     return 3
 
@@ -209,6 +233,35 @@ def test_metrics_of_the_user_are_added_to_those_of_the_task(own, tmp_path):
 
 def test_modules_of_a_task_are_frozen_in_evaluation_mode(own, alone):
     assert not vars(build_job(own("Teacher"), alone).task)["teacher"].training
+
+
+def test_a_teacher_follows_the_model_and_is_saved(own):
+    folder = Path(paceline.train(own("Following", steps=3, lr=0.05, keep=9, save_every=Interval(1, "step"))).folder)
+    saved = [load_checkpoint(Checkpoints(folder / "checkpoints", keep=9).named(f"step-{n:08d}")) for n in (1, 2, 3)]
+    for before, after in pairwise(saved):
+        for name, teacher in after["teacher teacher"].items():
+            expected = 0.75 * before["teacher teacher"][name] + 0.25 * after["model"][name]
+            torch.testing.assert_close(teacher, expected)
+            assert not torch.equal(teacher, after["model"][name])
+
+
+def test_a_run_with_a_teacher_resumes_exactly(own, tmp_path):
+    settings = {"lr": 0.05, "schedule": f"{tmp_path / 'own.py'}:constant"}
+    whole = paceline.train(own("Following", epochs=2, name="whole", **settings))
+    half = paceline.train(own("Following", epochs=1, name="half", **settings))
+    resumed = paceline.train(own("Following", epochs=2, name="half", **settings), resume=half.folder)
+    one, other = (final_state(Path(result.folder)) for result in (whole, resumed))
+    assert differences(one["teacher teacher"], other["teacher teacher"]) == []
+    assert differences(one["model"], other["model"]) == []
+
+
+def test_each_run_has_its_own_teacher(own, alone):
+    first, second = (build_job(own("Following", seed=seed), alone) for seed in (1, 2))
+    assert not torch.equal(first.task.teacher.module.weight, second.task.teacher.module.weight)  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ConfigError, match=r"--mode fsdp does not support a task with paceline\.Ema"):
+        start_teachers(first.task, first.model, replace(first.choice, mode="fsdp"))
+    with pytest.raises(TaskError, match=r"Ema\(1\) is not an average"):
+        paceline.Ema(1)
 
 
 def test_settings_that_a_task_does_not_use_are_refused(own, alone, small_config):

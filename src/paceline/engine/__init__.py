@@ -1,1 +1,1 @@
-"""Training. Read loop.py first."""
+"""Training. Read loop.py first, then passes.py and run_steps.py."""

@@ -25,6 +25,7 @@ from paceline.engine.export import Export, read_export
 from paceline.engine.model_setup import autocast, memory_format
 from paceline.engine.objective import named_losses
 from paceline.engine.task_setup import build_task
+from paceline.engine.teachers import start_teachers
 from paceline.models.gpt import continue_tokens
 from paceline.parallel.join import joined
 from paceline.parallel.team import Team
@@ -56,6 +57,7 @@ class Inference:
         config = export.config
         self._task: Task = build_task(config, config.task or export.splits.task, export.splits, team.device)
         self._model = export.model.to(team.device)
+        start_teachers(self._task, self._model)
         self._read = None if request.read is None else load_plugin(request.read, DataError)
         self._collate: Collate = _stacked if config.collate is None else load_collate(config.collate)
         is_text = isinstance(self._task, Language) and isinstance(export.splits.test, Sequences)

@@ -41,7 +41,7 @@ class Match:
 
 
 def load_initial_weights(job: Job, team: Team) -> str:
-    """Fill the model and its average from the file of --init, and return a report. Collective.
+    """Fill the model and its averages from the file of --init, and return a report. Collective.
 
     Only the lead needs to see the file.
     """
@@ -56,7 +56,7 @@ def load_initial_weights(job: Job, team: Team) -> str:
         match = match_weights(shapes, read_weights(path), head=head, names=(str(path), config.model))
         state, report = match.found, f"--init {path}: {match}"
     state = describe_state(state, team)
-    for model in [job.model] if job.ema is None else [job.model, job.ema.model]:
+    for model in [job.model, *(average.model for average in job.averages)]:
         restore_model(model, state, team)
     return team.from_lead(report)
 

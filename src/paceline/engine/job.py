@@ -2,17 +2,15 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from paceline.core.augment_syntax import own_steps
 from paceline.core.batch_plan import BatchPlan
 from paceline.core.config import Config
-from paceline.core.errors import ConfigError
-from paceline.core.plugin import code_files, is_plugin
+from paceline.core.errors import ConfigError, RunError
+from paceline.core.plugin import is_plugin
 from paceline.core.schedule import LrPlan
 from paceline.data.catalog import Splits, open_data, split_data
 from paceline.data.split import SkippingSplit
@@ -30,10 +28,12 @@ from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.data_check import DataFacts, check_data
 from paceline.engine.layer_patterns import apply_patterns
 from paceline.engine.model_setup import autocast, check_fit, find_state, memory_format, prepare_model
-from paceline.engine.optimizer import Ema, build_optimizer, copy_frozen, unused_parameters
+from paceline.engine.optimizer import MovingAverage, build_optimizer, copy_frozen, unused_parameters
 from paceline.engine.progress import Progress
 from paceline.engine.scoring import Scoring
 from paceline.engine.task_setup import build_task, check_task
+from paceline.engine.teachers import follow_model, start_teachers
+from paceline.engine.user_code import agreed_code
 from paceline.engine.user_optimizer import group_values
 from paceline.engine.whole_batch import gather_whole_batch
 from paceline.parallel.buffers import PLAIN_STEP, GhostStep, StepContext, average_buffers, own_buffers
@@ -52,7 +52,6 @@ from paceline.parallel.modes import (
     wrap_model,
 )
 from paceline.parallel.team import Team
-from paceline.records.code import hash_code
 from paceline.tasks.task import Task
 
 
@@ -74,7 +73,9 @@ class Job:
     choice: ModeChoice
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    ema: Ema | None
+    ema: MovingAverage | None
+    teachers: dict[str, MovingAverage]
+    """The attributes of the task that follow the model."""
     reducer: Reducer | None
     """Sums gradients and buffer changes with --exact bitwise; otherwise None."""
     memory_format: torch.memory_format
@@ -90,6 +91,11 @@ class Job:
     def evaluated(self) -> nn.Module:
         """The model to evaluate: with --ema the moving average."""
         return self.model if self.ema is None else self.ema.model
+
+    @property
+    def averages(self) -> list[MovingAverage]:
+        """The moving averages of the model, which follow it after each step."""
+        return [*self.teachers.values(), *([] if self.ema is None else [self.ema])]
 
     @property
     def num_devices(self) -> int:
@@ -119,8 +125,8 @@ class Job:
         if self.reducer is not None:  # the reducer keeps them equal at every step
             return
         average_buffers(self.model, team)
-        if self.ema is not None:
-            average_buffers(self.ema.model, team)
+        for average in self.averages:
+            average_buffers(average.model, team)
 
     def replicated(self, *, averaged: bool) -> dict[str, torch.Tensor]:
         """Return the tensors that must have the same bits on every rank; `averaged`: buffers were just averaged.
@@ -179,6 +185,7 @@ class Job:
             "optimizer_groups": group_values(self.optimizer) if is_plugin(self.config.optimizer) else None,
             "scaler": self.scaler.state_dict(),
             "ema": None if self.ema is None else self.ema.model.state_dict(),
+            **{part: each.model.state_dict() for part, each in self._saved_teachers()},
             "buffers": self._other_buffers() or None,
             "progress": progress.as_dict(),
             "config": self.config.as_dict(),
@@ -191,8 +198,13 @@ class Job:
     def _other_buffers(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return the buffers that the state dicts of the model and its average leave out."""
         models = {"model": self.model} | ({} if self.ema is None else {"ema": self.ema.model})
+        models |= {part: each.model for part, each in self._saved_teachers()}
         captured = {name: capture_other_buffers(model) for name, model in models.items()}
         return {name: buffers for name, buffers in captured.items() if buffers}
+
+    def _saved_teachers(self) -> list[tuple[str, MovingAverage]]:
+        """Return the teachers with the names of their parts in a checkpoint."""
+        return [(f"teacher {name}", each) for name, each in self.teachers.items()]
 
     def restore(self, state: dict[str, Any], team: Team) -> Progress:
         """Restore the lead's checkpoint, and return its progress. Collective: every rank must call it.
@@ -206,6 +218,8 @@ class Job:
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
             self._restore_weights("ema", self.ema.model, state, team)
+        for part, teacher in self._saved_teachers():
+            self._restore_weights(part, teacher.model, state, team)
         if self.reducer is not None and state.get("magnitudes") is not None:
             self.reducer.restore(receive_tensors(state["magnitudes"], team))
         return Progress.from_dict(state["progress"])
@@ -213,9 +227,13 @@ class Job:
     def restore_evaluated(self, state: dict[str, Any], team: Team) -> Progress:
         """Restore only the model to evaluate from the lead's checkpoint. Collective: every rank must call it."""
         self._restore_weights("model" if self.ema is None else "ema", self.evaluated, state, team)
+        for part, teacher in self._saved_teachers():
+            self._restore_weights(part, teacher.model, state, team)
         return Progress.from_dict(state["progress"])
 
     def _restore_weights(self, part: str, model: nn.Module, state: dict[str, Any], team: Team) -> None:
+        if part not in state:
+            raise RunError(f"the checkpoint has no {part}", hint="train with the task that it was trained with")
         make_missing_buffers(model, state[part])
         check_fit(model, state[part], name=self.config.model)
         restore_model(model, state[part], team)
@@ -233,7 +251,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     task_name = config.task or splits.task
     task = build_task(config, task_name, splits, team.device)
     bare = prepare_model(config, splits, team.device, task_name=task_name)
-    scoring = Scoring(task)
+    scoring, teachers = Scoring(task), start_teachers(task, bare, choice)
     notes = check_task(config, scoring, bare, splits, team)
     code = agreed_code(config, team)
     average = None if config.ema is None else copy_frozen(bare)
@@ -268,7 +286,8 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         choice=choice,
         optimizer=build_optimizer(config, model),
         scaler=torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16"),
-        ema=None if average is None or config.ema is None else Ema(average, model, config.ema),
+        ema=None if average is None or config.ema is None else MovingAverage(average, model, config.ema),
+        teachers=follow_model(teachers, model),
         reducer=None if state is None else Reducer(model, config, team, slots, state.of(model)),
         memory_format=memory_format(config, model),
         code=code,
@@ -278,18 +297,3 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
 def reads_shards(job: Job, checkpoints: Checkpoints, team: Team) -> bool:
     """Tell whether each rank reads its shards of a checkpoint itself. Otherwise the lead sends them. Collective."""
     return job.choice.mode == "fsdp" and checkpoints.are_seen_by_all(team)
-
-
-def agreed_code(config: Config, team: Team) -> dict[str, str]:
-    """Return the hashes of the user's own code; ranks that import the same files must have the same. Collective."""
-    code = hash_code(own_code(config))
-    imported_by_all = set(code).intersection(*team.gather(list(code)))
-    team.agree({f"sha256 of {name}": code[name][:12] for name in sorted(imported_by_all)})
-    return code
-
-
-def own_code(config: Config) -> dict[str, Path]:
-    """Return the files of the user's own loop, model, data, task and other parts, once they are loaded."""
-    named = (config.model, config.data, config.task, config.collate, *config.metric, config.optimizer, config.schedule)
-    named += (config.loop, *own_steps(config.augment_policy))
-    return code_files([name for name in named if name is not None])

@@ -85,13 +85,16 @@ def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
     return list(groups.values())
 
 
-class Ema:
-    """A copy of the model with averaged weights; the decay is smaller at first, to forget the initial weights."""
+class MovingAverage:
+    """A copy of the model with averaged weights."""
 
-    def __init__(self, average: nn.Module, source: nn.Module, decay: float) -> None:
-        """`average` starts as a copy of the source, sharded in the same way."""
+    def __init__(self, average: nn.Module, source: nn.Module, decay: float, *, warms_up: bool = True) -> None:
+        """`average` starts as a copy of the source, sharded in the same way.
+
+        While it warms up the decay is smaller, to forget the initial weights.
+        """
         self.model = average
-        self._decay = decay
+        self._decay, self._warms_up = decay, warms_up
         self._source = source
         pairs = [*zip(average.parameters(), source.parameters(), strict=True)]
         self._averaged = [(mine, theirs) for mine, theirs in pairs if mine.is_floating_point()]
@@ -99,7 +102,7 @@ class Ema:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Update the average after the step-th step."""
-        decay = min(self._decay, (1 + step) / (10 + step))
+        decay = min(self._decay, (1 + step) / (10 + step)) if self._warms_up else self._decay
         buffers = self._buffers()
         pairs = [(_own(mine), _own(theirs)) for mine, theirs in self._averaged]
         pairs += [pair for pair in buffers if pair[0].is_floating_point()]

@@ -1,7 +1,6 @@
 """A global batch in a loop of the user: its micro-batches on this rank, pass by pass."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,17 +10,13 @@ from torch.optim import Optimizer
 from paceline.core.errors import TaskError
 from paceline.core.keys import mix
 from paceline.core.units import plural
-from paceline.data.seeding import seed_generators
-from paceline.data.tree import Tree
+from paceline.data.tree import Tree, align_leaves, moved
 from paceline.engine.batches import MicroBatch
-from paceline.engine.clock import GRAD_SYNC
-from paceline.parallel.buffers import without_statistics
+from paceline.engine.clock import COPY, GRAD_SYNC
+from paceline.engine.passes import OUTSIDE
 
 if TYPE_CHECKING:
     from paceline.engine.own_run import Run
-
-OUTSIDE = 0x0075
-"""In place of a micro-batch: random numbers outside of a pass, equal on all ranks."""
 
 
 class Batch:
@@ -85,40 +80,22 @@ class Batch:
         The pass ends with the sum of the gradients of all ranks. With --exact bitwise, its micro-batches may come a
         second time, where gradients exceeded the range of their sums.
         """
-        run = self._run
-        own, number_of_pass = run.enter_pass(self, optimizer), self._num_passes
+        run, number_of_pass = self._run, self._num_passes
+        own = run.enter_pass(self, optimizer)
         self._num_passes += 1
-        is_exact, last = False, len(self._micro_batches) - 1
-        with own.only_own_gradients():
-            while not is_exact:
-                run.meter.drop()
-                with own.context(len(self._micro_batches)) as context:
-                    for number, each in enumerate(self._micro_batches):
-                        self._seed(number_of_pass, each.position)
-                        own.calls.append(0)
-                        if own.sums is not None and number == last:
-                            own.sums.arm()
-                        run.current, run.num_draws = each, 0
-                        muted = each.weight == 0 and own.reducer is None
-                        with (
-                            context.micro_batch(each.weight),
-                            without_statistics(run.parts.root) if muted else nullcontext(),
-                        ):
-                            try:
-                                yield each.batch
-                            finally:
-                                run.current = None
-                        own.check_micro_batch(number, len(self._micro_batches), self.step)
-                is_exact = context.is_exact
-            own.finish(self.step)
+        for number, each in own.micro_batches(self.step, self._micro_batches, number_of_pass):
+            if number == 0:
+                run.meter.drop()  # the first time there is nothing to drop
+            run.current, run.num_draws = each, 0
+            batch = moved(align_leaves(each.batch), run.device, torch.preserve_format)
+            run.clock.end_phase(COPY)
+            try:
+                yield batch
+            finally:
+                run.current = None
         run.meter.keep()
         run.leave_pass(self)
         run.clock.end_phase(GRAD_SYNC)
-        self._seed(number_of_pass, OUTSIDE)
-
-    def _seed(self, number_of_pass: int, position: int) -> None:
-        run = self._run
-        seed_generators(mix(run.config.seed, self.step, number_of_pass, position), run.device)
 
     def draw(self, *shape: int) -> Tensor:
         """Return normal random numbers, a row per sample of the current micro-batch."""

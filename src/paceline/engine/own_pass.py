@@ -1,6 +1,6 @@
 """A pass of a loop of the user: the micro-batches of a step for the parameters of one optimizer, or of all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -11,8 +11,11 @@ from torch.optim import Optimizer
 from paceline.core.config import Config
 from paceline.core.errors import TaskError
 from paceline.core.units import plural
+from paceline.engine.batches import MicroBatch
 from paceline.engine.capture import receive_tensors
+from paceline.engine.clock import Clock
 from paceline.engine.own_parts import OwnParts
+from paceline.engine.passes import NOTHING, GradientPass
 from paceline.parallel.buffers import PLAIN_STEP, GhostStep, StepContext
 from paceline.parallel.exact.bucket import Slot
 from paceline.parallel.exact.reducer import Reducer
@@ -21,21 +24,20 @@ from paceline.parallel.module_state import ModuleState
 from paceline.parallel.team import Team
 
 
-class OwnPass:
-    """The gradients of some optimizers, summed over micro-batches and ranks."""
+class OwnPass(GradientPass):
+    """The gradients of some optimizers of a loop of the user."""
 
     def __init__(
         self, name: str, optimizers: Mapping[str, Optimizer], parts: OwnParts, config: Config, team: Team
     ) -> None:
-        self.name = name
+        scaler = torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16")
+        super().__init__(name, parts.root, config, scaler)
         self.optimizers = optimizers
-        self._parts, self._config, self._team = parts, config, team
+        self._parts, self._team = parts, team
         self.parameters = {key: each for own in optimizers for key, each in parts.trained[own].items()}
         self._others = [
             each for own, all_own in parts.trained.items() if own not in optimizers for each in all_own.values()
         ]
-        self.scaler = torch.amp.GradScaler(team.device.type, enabled=config.precision == "fp16")
-        self.reducer: Reducer | None = None
         self.sums: GradientSum | None = None
         if config.exact == "bitwise":
             with self.only_own_gradients():
@@ -61,7 +63,7 @@ class OwnPass:
                 each.requires_grad = True
 
     def context(self, num_micro_batches: int) -> AbstractContextManager[StepContext]:
-        """Return the context of a step; enter its `micro_batch(weight)` around every micro-batch."""
+        """Return the context of a step; its `micro_batch(weight)` is entered around every micro-batch."""
         self.calls = []
         if self.reducer is not None:
             return self.reducer.step(num_micro_batches)
@@ -71,7 +73,29 @@ class OwnPass:
             return GhostStep(self._parts.root, self._team, scale=1.0)
         return PLAIN_STEP
 
-    def check_micro_batch(self, number: int, of: int, step: int) -> None:
+    def syncing(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Return the context of a micro-batch."""
+        self.calls.append(0)
+        if is_last and self.sums is not None:
+            self.sums.arm()
+        return NOTHING
+
+    def micro_batches(
+        self, step: int, parts: Sequence[MicroBatch], number_of_pass: int = 0
+    ) -> Iterator[tuple[int, MicroBatch]]:
+        """Yield this rank's micro-batches, and then sum the gradient over the ranks. Collective."""
+        with self.only_own_gradients():
+            for number, part in super().micro_batches(step, parts, number_of_pass):
+                yield number, part
+                self._check_micro_batch(number, len(parts), step)
+            self._finish(step)
+
+    def backward(self, objective: Tensor, clock: Clock) -> None:
+        """Add the gradient of a loss; a micro-batch may have several."""
+        super().backward(objective, clock)
+        self.calls[-1] += 1
+
+    def _check_micro_batch(self, number: int, of: int, step: int) -> None:
         """Refuse a micro-batch that ended without run.backward."""
         if self.calls[-1] == 0:
             raise TaskError(
@@ -79,7 +103,7 @@ class OwnPass:
                 hint="every micro-batch needs one, not loss.backward(); multiply the loss by 0 to leave one out",
             )
 
-    def finish(self, step: int) -> None:
+    def _finish(self, step: int) -> None:
         """Sum the gradient over the ranks, and check that all have computed it alike. Collective."""
         own = max(self.calls, default=None)
         if self.sums is not None:
@@ -104,18 +128,9 @@ class OwnPass:
                     hint="do not decide by rank or by the values of one rank",
                 )
 
-    def apply(self, name: str, clip: float | None) -> None:
+    def update(self, name: str, clip: float | None) -> None:
         """Clip the gradient, update with an optimizer of this pass, and clear its gradients. Collective."""
-        optimizer = self.optimizers[name]
-        if clip is not None:
-            self.scaler.unscale_(optimizer)
-            own = self._parts.trained[name]
-            if self.reducer is None:
-                torch.nn.utils.clip_grad_norm_(own.values(), clip)
-            else:
-                self.reducer.clip(clip, own)
-        self.scaler.step(optimizer)
-        optimizer.zero_grad(set_to_none=True)
+        self.apply(self.optimizers[name], self._parts.trained[name], clip)
         self.waiting.discard(name)
         if not self.waiting:
             self.scaler.update()

@@ -12,16 +12,15 @@ from paceline.core.errors import TaskError
 from paceline.core.metrics import Scores
 from paceline.core.stopping import StopRequest
 from paceline.data.collate import Collate
-from paceline.data.sources.user import own_sequence
+from paceline.data.sources.user import SampleSequence, own_sequence
 from paceline.data.split import Split
 from paceline.data.tree import Tree
-from paceline.engine.batches import MicroBatch
-from paceline.engine.clock import COPY, DATA, EVALUATE, FORWARD, GRAD_SYNC, UPDATE_PART, Clock
+from paceline.engine.batches import BatchSlice, MicroBatch, batch_slices
+from paceline.engine.clock import DATA, EVALUATE, UPDATE_PART, Clock
 from paceline.engine.model_setup import autocast
 from paceline.engine.own_batch import Batch
 from paceline.engine.own_evaluate import score_blocks
 from paceline.engine.own_job import OwnJob, OwnMeter, make_own_job
-from paceline.engine.own_loading import SampleSequence, load_epoch, on_device
 from paceline.engine.own_losses import checked_losses, objective
 from paceline.engine.own_parts import OwnParts
 from paceline.engine.own_pass import OwnPass, left_early, name_of, never_applied
@@ -108,16 +107,17 @@ class Run:
         return self._iterate(self._job, self._steps, split)
 
     def _iterate(self, job: OwnJob, steps: OwnSteps, split: Split) -> Iterator[Batch]:
-        rank = self.team.world.rank
-        while steps.progress.step < job.plan.total_steps and not steps.stopped:
-            for step, micro_batches in load_epoch(job, split, rank, steps.progress.step):
+        def slices(size: int) -> list[BatchSlice]:
+            fill = "even" if self.config.batch_norm == "sync" else "none"
+            return batch_slices(job.plan, size, self.team.world.rank, weight=1, fill=fill)
+
+        while not steps.done:
+            for step, micro_batches in steps.batches(split, slices):
                 self.clock.end_phase(DATA)
-                here = [on_device(each, self.device) for each in micro_batches]
-                self.clock.end_phase(COPY)
-                self._batch, self._totals_seen = Batch(self, step, job.plan.batch_size(step), here), set()
+                self._batch, self._totals_seen = Batch(self, step, job.plan.batch_size(step), micro_batches), set()
                 yield self._batch
                 self._end_step()
-                if steps.stopped:
+                if steps.done:
                     break
 
     def _end_step(self) -> None:
@@ -160,20 +160,9 @@ class Run:
             raise TaskError(
                 "run.backward outside of batch.micro_batches", hint="loop over the batch, also with one micro-batch"
             )
-        self.clock.end_phase(FORWARD)
         named = checked_losses(loss, total)
-        value = objective(named, counts=bool(self.current.weight))
-        if not value.requires_grad:
-            raise TaskError(
-                f"the loss does not depend on any parameter of {self._pass.name}",
-                hint="was it computed under no_grad, or detached?",
-            )
+        self._pass.backward(objective(named, counts=bool(self.current.weight)), self.clock)
         self._count(named)
-        scaled = self._pass.scaler.scale(value)
-        self.clock.watch(scaled)
-        scaled.backward()
-        self._pass.calls[-1] += 1
-        self.clock.end_phase(GRAD_SYNC)
 
     def _count(self, losses: Mapping[str, tuple[Tensor, int]]) -> None:
         """Record losses; their total over the global batch counts once per step, on the lead."""
@@ -197,7 +186,7 @@ class Run:
         own = None if self._job is None else self._job.passes.holding(name)
         if own is None:
             raise TaskError(f"run.step({name}) without a gradient", hint=f"one run.step({name}) after its loop")
-        own.apply(name, clip)
+        own.update(name, clip)
         if self._steps is not None:
             self._steps.lr = float(optimizer.param_groups[0]["lr"])
         self.clock.end_phase(UPDATE_PART)

@@ -18,7 +18,6 @@ from paceline.engine.capture import describe_state
 from paceline.engine.checkpoint import NO_OTHERS, Checkpoints
 from paceline.engine.clock import START, clock_for
 from paceline.engine.header import settings_warnings
-from paceline.engine.job import agreed_code
 from paceline.engine.model_setup import INITIAL_WEIGHTS
 from paceline.engine.own_job import OwnJob, OwnMeter, own_header
 from paceline.engine.own_run import Run
@@ -34,6 +33,7 @@ from paceline.engine.rank import (
     unlocked_note,
 )
 from paceline.engine.recorded_run import RecordedRun
+from paceline.engine.user_code import agreed_code
 from paceline.parallel.exact.determinism import deterministic_only, fingerprint, refuse_other_bits
 from paceline.parallel.join import joined
 from paceline.parallel.lost_ranks import lost_rank_named

@@ -6,27 +6,27 @@ from typing import Any, Literal
 from paceline.core.errors import DivergedError, TaskError, suggestion
 from paceline.core.metrics import Scores
 from paceline.core.stopping import StopRequest
-from paceline.engine.clock import RECORD, SAVE, UPDATE
+from paceline.engine.clock import UPDATE
 from paceline.engine.own_batch import Batch
 from paceline.engine.own_job import OwnJob, OwnMeter, check_names
 from paceline.engine.progress import Progress
 from paceline.engine.recorded_run import RecordedRun
+from paceline.engine.run_steps import RunSteps
 from paceline.records.entries import EvalRecord, RunResult, State
 from paceline.tasks.task import Metric
 
 
-class OwnSteps:
-    """Records, saves and stops between two batches."""
+class OwnSteps(RunSteps):
+    """The steps of a loop of the user, with the scores that it takes."""
 
     def __init__(self, job: OwnJob, progress: Progress, run: RecordedRun[OwnJob], meter: OwnMeter) -> None:
-        self.job, self.progress, self.meter = job, progress, meter
+        super().__init__(job, progress, run.team, run.recorder, clock=run.clock)
+        self.job, self.meter = job, meter
         self.lr = 0.0
-        self.stopped = False
         self.save_due = self.is_best = False
         self._run = run
         self._has_samples = False
         self._valid: Scores | None = None
-        self._saved_step: int | None = None
 
     def take_scores(
         self,
@@ -62,48 +62,27 @@ class OwnSteps:
 
     def end(self, batch: Batch, stop: StopRequest) -> None:
         """End a step: record, save and stop, each when it is due. Collective: every rank must call it."""
-        run, plan, config = self._run, self.job.plan, self.job.config
+        run = self._run
         run.clock.end_phase(UPDATE)
-        self.progress.step = step = batch.step + 1
         self.meter.add_samples(batch.own_samples)
         self._has_samples |= batch.has_samples
-        is_last = step == plan.total_steps or self.progress.stopped_early
+        is_last = self.progress.stopped_early
         try:
-            self._record(step, ends_epoch=batch.ends_epoch, is_last=is_last)
+            self.record(batch.step, self.lr, is_last=is_last)
         except DivergedError as problem:
             raise run.located(problem) from problem
-        run.clock.end_phase(RECORD)
-        due = config.save_every.due(step=step, steps_per_epoch=plan.steps_per_epoch)
-        if self.save_due or self.is_best or is_last or due:
-            self._save()
-        if config.check_replicas and step % config.check_replicas == 0:
-            run.check_replicas()
-        self.stopped = run.team.poll(stop.asked) and not is_last
-        run.clock.end_phase(RECORD)
-        if self.stopped:
-            self._save()
-
-    def _record(self, step: int, *, ends_epoch: bool, is_last: bool) -> None:
-        recorder = self._run.recorder
-        if step % self.job.config.log_every == 0 or ends_epoch or is_last:
-            check_names(self.meter.names if self._has_samples else None, self._run.team, step)
-            recorder.step(self.lr)
-            self._has_samples = False
-            self.meter.names.clear()
-        else:
-            recorder.pulse()
-        if ends_epoch:
-            recorder.end_epoch(self._valid, is_best=self.is_best, unreadable=None)
+        if self.ends_epoch:
+            run.recorder.end_epoch(self._valid, is_best=self.is_best, unreadable=None)
             self._valid = None
-
-    def _save(self) -> None:
-        if self._saved_step != self.progress.step:
-            self._saved_step = self.progress.step
-            self._run.recorder.gather()
-            self._run.clock.end_phase(RECORD)
-            self._run.save(is_best=self.is_best)
-            self._run.clock.end_phase(SAVE)
+        self.conclude(stop, run.save, run.check_replicas, is_best=self.is_best, save_now=self.save_due or is_last)
         self.save_due = self.is_best = False
+
+    def _record(self, lr: float) -> None:
+        """Record the interval that ends here, once all ranks have the same names. Collective."""
+        check_names(self.meter.names if self._has_samples else None, self._run.team, self.progress.step)
+        super()._record(lr)
+        self._has_samples = False
+        self.meter.names.clear()
 
     def finish(self, stop: StopRequest) -> RunResult:
         """End the run, and return its result. Collective: every rank must call it."""

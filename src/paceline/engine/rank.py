@@ -22,11 +22,12 @@ from paceline.engine.data_check import data_changes
 from paceline.engine.disk_room import check_room
 from paceline.engine.header import rank_dependent, settings_warnings
 from paceline.engine.initial_weights import load_initial_weights
-from paceline.engine.job import Job, build_job, own_code, reads_shards
+from paceline.engine.job import Job, build_job, reads_shards
 from paceline.engine.profiler import NUM_PAIRS, measure_profile, profiled_job
 from paceline.engine.progress import Progress
 from paceline.engine.recorded_job import RecordedJob
 from paceline.engine.run import JobRun
+from paceline.engine.user_code import own_code
 from paceline.models.summary import layer_table
 from paceline.parallel.amx import limit_isa
 from paceline.parallel.device import choose_kernels, describe_device, gpu_versions

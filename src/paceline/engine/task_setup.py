@@ -42,7 +42,7 @@ def build_task(config: Config, name: str, splits: Splits, device: torch.device) 
     task = choose_task(name, {**splits.facts, **smoothing}, metrics=config.metric)
     if task.whole_batch:
         task.reduction = "mean"  # in evaluation, over blocks; in training the loss is the objective itself
-    for value in vars(task).values():
+    for value in [each for kind in type(task).__mro__ for each in vars(kind).values()] + list(vars(task).values()):
         if isinstance(value, nn.Module):
             value.to(device).eval().requires_grad_(requires_grad=False)
     return task

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -168,7 +168,19 @@ def _items(name: str, dataset: Any, to_split: ToSplit, collate: Collate | None) 
     return to_split(dataset, to_batch=_stacked)
 
 
-def own_sequence(data: Any, *, seed: int, collate: Collate | None) -> Split:
+class SampleSequence(Protocol):
+    """Any sequence of samples: a list, a tensor, a data set, a range."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, index: Any, /) -> Any:
+        """Return a sample."""
+        ...
+
+
+def own_sequence(data: SampleSequence, *, seed: int, collate: Collate | None) -> Split:
     """Return the split of any sequence, for a loop of the user."""
     _check_dataset("the data of run.batches", data)
     name = "the data of the loop"
