@@ -66,6 +66,7 @@ CASES = {
     "the second device": Case(argv=["--devices", "1"]),
     "ddp": Case(world=2),
     "ddp, resume": Case(world=2, resumed_until=7),
+    "ddp, bitwise": Case(world=2, argv=["--exact", "bitwise"]),
     "ddp, accumulate, clip, ema": Case(world=2, argv=["--accumulate", "2", "--clip", "1", "--ema", "0.9"]),
     "ddp, sync": Case(world=2, argv=["--batch-norm", "sync", "--check-replicas", "1"]),
     "ddp, bitwise": Case(world=2, argv=["--exact", "bitwise", "--clip", "1"], resumed_until=6),
