@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Literal
 
 from paceline.core.setting_types import Interval
-from paceline.parallel.exact.bucket import FIRST
+from paceline.parallel.gradient_buckets import FIRST
 from tests.campaign.modules import parts_of
 from tests.campaign.parts import NOT_SHARDED, Part
 

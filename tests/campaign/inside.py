@@ -17,7 +17,8 @@ from torch import Tensor
 from paceline.engine import balance, checkpoint_folder, loop, passes
 from paceline.engine.balance import Balance
 from paceline.engine.loop import Training
-from paceline.parallel.exact import bucket, reducer
+from paceline.parallel import gradient_buckets
+from paceline.parallel.exact import reducer
 from paceline.parallel.exact.bucket import Bucket
 from paceline.parallel.team import Team
 from tests.campaign.cases import Interruption
@@ -32,7 +33,7 @@ def train_case(
     resume: Path | None = None,
     end: Interruption | None = None,
     fault: str | None = None,
-    bucket_bytes: int = bucket.FIRST,
+    bucket_bytes: int = gradient_buckets.FIRST,
 ) -> Path:
     """Train as one rank, and return the run folder."""
     warnings.simplefilter("ignore")
@@ -42,7 +43,7 @@ def train_case(
     planted = nullcontext() if fault is None else FAULTS[fault](team)
     with ExitStack() as stack:
         for limit in ("FIRST", "LARGEST"):
-            stack.enter_context(replaced(bucket, limit, bucket_bytes))
+            stack.enter_context(replaced(gradient_buckets, limit, bucket_bytes))
             stack.enter_context(replaced(balance, "EVERY" if limit == "LARGEST" else limit, 1))
         stack.enter_context(replaced(Balance, "_per_shard", planted_seconds))
         for context in (doom, planted, redirect_stdout(io.StringIO())):
@@ -144,7 +145,7 @@ class FloatBucket(Bucket):
         self.floats = torch.zeros(self.size, dtype=self.fixed.dtype)
 
     def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
-        self.floats += self._collect(gradients, self._memory)
+        self.floats += self._collect(gradients)
         super().add(gradients, is_last=is_last)
 
     def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:

@@ -6,8 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from paceline.core.config import Config
+from paceline.models.zoo import build_model
 from paceline.parallel.exact import reducer
 from paceline.parallel.exact.bucket import Slot
 from paceline.parallel.exact.reducer import Reducer
@@ -85,19 +88,36 @@ def counted(team: Team, settings: dict[str, Any]) -> dict[str, int]:
     return counts
 
 
+def messages_of_ddp(team: Team, bucket_mb: float) -> int:
+    """Return how many messages stock DDP sends in a step, after it has ordered its buckets."""
+    sent: list[int] = []
+    ddp = DistributedDataParallel(model_of_the_run(), bucket_cap_mb=bucket_mb)
+
+    def hook(_state, bucket):
+        sent.append(bucket.index())
+        return allreduce_hook(None, bucket)
+
+    ddp.register_comm_hook(None, hook)
+    for _ in range(3):
+        sent.clear()
+        ddp(torch.zeros(2, 1, 8, 8)).sum().backward()
+    return len(sent)
+
+
+def model_of_the_run() -> nn.Module:
+    return build_model("cnn", num_classes=10, image_shape=(1, 8, 8))
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_a_step_sends_the_bytes_of_its_gradients_in_one_message_more_than_ddp(ranks, tmp_path, world_size):
-    """A bucket of 1 MB holds the model; magnitudes are the other message. A repeated step sends both again."""
-    settings = exact_settings(tmp_path, model="cnn", global_batch=64, steps=6, log_every=100)
-    (few, *_), (many, *_) = (
-        ranks(world_size).run(counted, settings | {"steps": steps, "lr": 0.001}) for steps in (6, 12)
-    )
-    assert (many["messages"] - few["messages"]) == 6 * 2
+    """The magnitudes of all blocks are the other message. A repeated step sends all messages again."""
+    bucket_mb = 0.02
+    settings = exact_settings(tmp_path, model="cnn", global_batch=64, log_every=100, lr=0.001, bucket_mb=bucket_mb)
+    (few, *_), (many, *_) = (ranks(world_size).run(counted, settings | {"steps": steps}) for steps in (6, 12))
+    ddp = ranks(world_size).run(messages_of_ddp, bucket_mb)[0]
+    assert ddp >= 2
+    assert many["messages"] - few["messages"] == 6 * (ddp + 1)
     sent = (many["bytes"] - few["bytes"]) / 6
-    with torch.device("meta"):
-        from paceline.models.zoo import build_model
-
-        model = build_model("cnn", num_classes=10, image_shape=(1, 8, 8))
-    gradients = sum(parameter.numel() * 4 for parameter in model.parameters())
+    gradients = sum(parameter.numel() * 4 for parameter in model_of_the_run().parameters())
     assert gradients < sent < 1.05 * gradients
     assert few["groups"] == many["groups"] == 0

@@ -10,10 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from paceline.parallel.gradient_buckets import group_gradients
 from paceline.parallel.team import Team
-
-FIRST, LARGEST = 1 << 20, 25 << 20
-"""Maximum bytes of the first bucket and of the others, as in DDP."""
 
 
 class GradientSum:
@@ -31,7 +29,9 @@ class GradientSum:
     def __init__(self, parameters: Mapping[str, nn.Parameter], team: Team) -> None:
         self._team = team
         self._parameters = list(parameters.values())[::-1]  # the backward pass starts at the last layer
-        self._buckets = _grouped(self._parameters)
+        self._buckets = group_gradients(
+            self._parameters, lambda each: (each.dtype, each.device), lambda each: each.nbytes
+        )
         self._calls = 0
         """Calls of backward per micro-batch in the last step; sums start early only where it was one."""
         self._armed = False
@@ -132,20 +132,6 @@ class GradientSum:
                 parameter.grad = None
             elif earlier is not None and parameter.grad is not None:
                 parameter.grad += earlier
-
-
-def _grouped(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Return the parameters in buckets of one type and device each."""
-    buckets: list[list[nn.Parameter]] = []
-    room = 0
-    for each in parameters:
-        same = bool(buckets) and (buckets[-1][0].dtype, buckets[-1][0].device) == (each.dtype, each.device)
-        if not same or each.nbytes > room:
-            room = LARGEST if buckets else FIRST
-            buckets.append([])
-        buckets[-1].append(each)
-        room -= each.nbytes
-    return buckets
 
 
 def _flat(parameter: nn.Parameter) -> Tensor:

@@ -12,9 +12,6 @@ from torch.nn import functional
 from paceline.parallel.exact.fixed_point import BLOCK, EMPTY, FixedPoint, whole_blocks
 from paceline.parallel.sharded import is_sharded
 
-FIRST, LARGEST = 1 << 20, 25 << 20
-"""Maximum bytes of the first bucket and of the others, as in DDP. Where buckets end changes no bit of the result."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
@@ -45,6 +42,11 @@ class Slot:
         return self.shape.numel()
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes that are sent for the tensor."""
+        return self.size * self.number_type.itemsize
+
+    @property
     def blocks(self) -> slice:
         """The blocks of the bucket that belong to the tensor."""
         return slice(self.start // BLOCK, (self.start + whole_blocks(self.size)) // BLOCK)
@@ -62,10 +64,8 @@ class Bucket:
         for slot in slots:
             self.slots.append(dataclasses.replace(slot, start=self.size))
             self.size += whole_blocks(slot.size)
+        self._device = device
         self.fixed = FixedPoint(self.size, slots[0].number_type, device, num_terms=num_terms)
-        self._memory = torch.zeros(self._num_kept(), dtype=self.fixed.dtype, device=device)
-        """Gradients of a shard; then the sum."""
-        self._total = torch.empty(0, dtype=torch.bool, device=device)
         self._work: dist.Work | None = None
 
     def _num_kept(self) -> int:
@@ -75,27 +75,24 @@ class Bucket:
     def begin(self, *, wide: bool) -> None:
         """Clear the sums of the previous step, and choose their scale."""
         self.fixed.set_scale(wide=wide)
-        if self._total.dtype != self.fixed.integers:
-            self._total = torch.empty_like(self._memory, dtype=self.fixed.integers)
-        self._total.zero_()
+        self._total = torch.zeros(self._num_kept(), dtype=self.fixed.integers, device=self._device)
 
     def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
         """Add the gradients of a shard; a missing one counts as zero. With the last one, start the sum over ranks.
 
         Collective with the last one: every rank must call it, in the same order of buckets.
         """
-        self.fixed.add(self._collect(gradients, self._memory), self._total)
+        self.fixed.add(self._collect(gradients), self._total)
         if is_last and dist.is_initialized():
             self._work = dist.all_reduce(self._total, async_op=True)
 
-    def _collect(self, gradients: Mapping[str, Tensor], memory: Tensor) -> Tensor:
+    def _collect(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Return the gradients of a shard as one vector."""
+        vector = torch.zeros(self.size, dtype=self.fixed.dtype, device=self._device)
         given = [slot for slot in self.slots if slot.name in gradients]
         if given:
-            torch._foreach_copy_([slot.view(memory) for slot in given], [gradients[slot.name] for slot in given])
-        for slot in self.slots:
-            if slot.name not in gradients:
-                slot.view(memory).zero_()
-        return memory
+            torch._foreach_copy_([slot.view(vector) for slot in given], [gradients[slot.name] for slot in given])
+        return vector
 
     def wait(self) -> None:
         """Wait for the sum over ranks."""
@@ -105,7 +102,7 @@ class Bucket:
 
     def give(self, targets: Mapping[str, Tensor], seen: Tensor) -> None:
         """Set the gradients of the parameters to the sum; `seen` are the magnitudes of the step."""
-        numbers = self.fixed.numbers(self._total, seen, self._memory)
+        numbers = self.fixed.numbers(self._total, seen)
         for slot in self.slots:
             targets[slot.name].grad = slot.view(numbers).to(slot.dtype)
 
@@ -133,7 +130,7 @@ class ShardedBucket(Bucket):
     def add(self, gradients: Mapping[str, Tensor], *, is_last: bool) -> None:
         """Add the gradients of a shard to those of the other ranks. Collective: every rank must call it."""
         integers = self._total.new_zeros(self.size)
-        self.fixed.add(self._collect(gradients, self._memory.new_zeros(self.size)), integers)
+        self.fixed.add(self._collect(gradients), integers)
         self.wait()
         by_rank, num_ranks = [], dist.get_world_size()
         for slot in self.slots:
@@ -165,15 +162,3 @@ class ShardedBucket(Bucket):
             local.copy_(numbers.as_strided(local.shape, slot.stride))
             target.grad = gradient
             start += length
-
-
-def group_slots(slots: Sequence[Slot], largest_mb: float | None) -> list[list[Slot]]:
-    """Group tensors in the given order into buckets of one type each, at most `largest_mb` MB if possible."""
-    groups: list[list[Slot]] = [[]]
-    for slot in slots:
-        limit = largest_mb * 2**20 if largest_mb is not None else FIRST if len(groups) == 1 else LARGEST
-        num_bytes = sum(each.size for each in [*groups[-1], slot]) * slot.number_type.itemsize
-        if groups[-1] and (num_bytes > limit or slot.number_type != groups[-1][0].number_type):
-            groups.append([])
-        groups[-1].append(slot)
-    return groups

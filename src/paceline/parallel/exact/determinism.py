@@ -52,13 +52,11 @@ def deterministic_only() -> Iterator[None]:
 def fingerprint(config: Config, device: torch.device) -> dict[str, Any]:
     """Return what must be the same on every rank and after every resume, by the names used in messages."""
     facts = {"arithmetic": ARITHMETIC, "shards": config.fixed_shards, "torch": str(torch.__version__)}
-    return facts | (_cpu_facts() if device.type == "cpu" else gpu_facts(device))
-
-
-def _cpu_facts() -> dict[str, Any]:
-    facts = {
+    if device.type != "cpu":
+        return facts | gpu_facts(device)
+    facts |= {
         "threads": torch.get_num_threads(),
-        "device": describe_device(torch.device("cpu"), cpu_name()),
+        "device": describe_device(device, cpu_name()),
         "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *vector_instructions()]),
     }
     return facts | {name: os.environ[name] for name in LIMITS if name in os.environ}

@@ -87,9 +87,9 @@ class FixedPoint:
         is_number = (seen != EMPTY) & (seen != NOT_FINITE)
         self.magnitudes.copy_(torch.where(is_number, torch.maximum(seen, self.magnitudes - 1), self.magnitudes))
 
-    def numbers(self, total: Tensor, seen: Tensor, out: Tensor) -> Tensor:
-        """Return a total as floating-point numbers, in the memory of `out`; a block that was not finite is NaN."""
-        units = self.units(seen)
+    def numbers(self, total: Tensor, seen: Tensor) -> Tensor:
+        """Return a total as floating-point numbers; a block that was not finite is NaN."""
+        units, out = self.units(seen), torch.empty_like(total, dtype=self.dtype)
         for part, blocks in self._chunks(total):
             torch.mul(total[part].to(self.dtype).view(-1, BLOCK), units[blocks], out=out[part].view(-1, BLOCK))
         return out

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from paceline.core.config import Config
 from paceline.core.errors import ModelError
-from paceline.parallel.exact.bucket import Bucket, ShardedBucket, Slot, group_slots
+from paceline.parallel.exact.bucket import Bucket, ShardedBucket, Slot
+from paceline.parallel.gradient_buckets import group_gradients
 from paceline.parallel.module_state import ModuleState, weights_changed
 from paceline.parallel.sharded import is_sharded
 from paceline.parallel.team import Team
@@ -56,12 +57,13 @@ class Reducer:
         """Whether the last step needs no repetition."""
         self._state_memory = torch.zeros(state.size, device=team.device)
         # The backward pass runs from the last layer to the first; changes of the state are known at its end.
-        own, last = [slots[name] for name in reversed(self._parameters)], [Slot.of(STATE, self._state_memory)]
-        kind, rest = (ShardedBucket, last) if self.is_sharded else (Bucket, [])
-        num_terms = config.fixed_shards or 1
-        groups = group_slots(own if rest or not state.size else own + last, config.bucket_mb)
-        self._buckets = [kind(group, team.device, num_terms=num_terms) for group in groups]
-        self._buckets += [Bucket(rest, team.device, num_terms=num_terms)] if rest and state.size else []
+        own = [slots[name] for name in reversed(self._parameters)]
+        last = [Slot.of(STATE, self._state_memory)] if state.size else []
+        together = own if self.is_sharded else own + last
+        groups = group_gradients(together, lambda slot: slot.number_type, lambda slot: slot.num_bytes, config.bucket_mb)
+        kinds = [(ShardedBucket if self.is_sharded else Bucket, group) for group in groups]
+        kinds += [(Bucket, last)] if self.is_sharded and last else []
+        self._buckets = [kind(group, team.device, num_terms=config.fixed_shards or 1) for kind, group in kinds]
         self._bucket_of = {slot.name: number for number, bucket in enumerate(self._buckets) for slot in bucket.slots}
         self._gradients: dict[str, Tensor] = {}
         self._num_added = self._num_left = 0
@@ -79,10 +81,10 @@ class Reducer:
         self._state.begin()
         for bucket in self._buckets:
             bucket.begin(wide=bool(self._num_wide))
-        versions = self._versions()
+        versions = {name: value._version for name, value in self._parameters.items()}  # noqa: SLF001 - changes in place
         yield self
-        for name, version in self._versions().items():
-            if version != versions[name]:
+        for name, value in self._parameters.items():
+            if value._version != versions[name] and not self.is_sharded:  # noqa: SLF001 - fsdp changes its shards itself
                 raise weights_changed(name)
         self._add_left()  # a rank without a shard takes part, too
         self._finish()
@@ -103,10 +105,6 @@ class Reducer:
             self._gradients[STATE] = self._state.change(weight).to(self._state_memory)
         self._add_left()
 
-    def _versions(self) -> dict[str, int]:
-        """Return how often each parameter was changed in place; the whole ones of fsdp cannot be counted."""
-        return {} if self.is_sharded else {name: value._version for name, value in self._parameters.items()}  # noqa: SLF001
-
     def _add_left(self) -> None:
         """Let all buckets take the gradients of a shard that have not done so during its backward pass."""
         while self._num_added < len(self._buckets):
@@ -119,21 +117,24 @@ class Reducer:
         self._num_added += 1
 
     def _watch(self, name: str, parameter: Tensor) -> None:
-        # Hooks outlive the reducer; a weak reference lets its memory be freed.
-        arrived = WeakMethod(self._arrived)
-        parameter.register_post_accumulate_grad_hook(lambda given: (arrived() or _ignore)(name, given))
+        arrived = WeakMethod(self._arrived)  # hooks outlive the reducer, whose memory must be freed
+
+        def pass_on(given: Tensor) -> None:
+            if (method := arrived()) is not None:
+                method(name, given)
+
+        parameter.register_post_accumulate_grad_hook(pass_on)
 
     def _watch_unsharded(self, model: nn.Module) -> None:
         """Watch the whole parameters, which take the place of shards at the start of the forward pass of their unit."""
         left = set(self._parameters)
-        watch = WeakMethod(self._watch)
 
         def watch_own(module: nn.Module, _inputs: object, *, prefix: str) -> None:
             # Also those of inner modules: some are never called, such as a ParameterList.
             for name, parameter in module.named_parameters(prefix) if left else ():
                 if name in left and not is_sharded(parameter):
                     left.discard(name)
-                    (watch() or _ignore)(name, parameter)
+                    self._watch(name, parameter)
 
         for name, module in model.named_modules():
             module.register_forward_pre_hook(partial(watch_own, prefix=name))
@@ -214,7 +215,3 @@ class Reducer:
         for name, part in self._magnitudes().items():
             if name in magnitudes:
                 part.copy_(magnitudes[name])
-
-
-def _ignore(_name: str, _parameter: Tensor) -> None:
-    """Take the place of a method of a reducer that no longer exists."""
