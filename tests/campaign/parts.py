@@ -225,6 +225,17 @@ class Loose(Part):
         return (hidden + self.shifts[0] * self.shifts[1].cos()) * self.scales["one"]
 
 
+class Spectral(Part):
+    """Complex parameters, as in Fourier layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.5 * torch.randn(WIDTH // 2 + 1, WIDTH // 2 + 1, dtype=torch.complex64))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + torch.fft.irfft(torch.fft.rfft(hidden) @ self.weight, n=WIDTH)
+
+
 class Dropped(Part):
     def __init__(self) -> None:
         super().__init__()
@@ -304,9 +315,9 @@ class Outside(Part):
 
 PARTS: tuple[type[Part], ...] = (
     Linear, Normed, Rotary, Averaging, AveragingDouble, AveragingHidden, ComplexAverage, Late, Counter, Moving,
-    Sometimes, ByData, Unused, Growing, Rare, Tied, Double, Conv, Attention, Loose, Dropped,
+    Sometimes, ByData, Unused, Growing, Rare, Tied, Double, Conv, Attention, Loose, Spectral, Dropped,
     Noisy,
 )  # fmt: skip
 REFUSED: tuple[type[Part], ...] = (Remembering, Drawing, Counting, Listing, Clamped, Outside)
-NOT_SHARDED = (Moving, Double)
-"""Parts that fsdp does not support: frozen parameters that move, and two types of weights in one model."""
+NOT_SHARDED = (Moving, Double, Spectral)
+"""Parts that fsdp does not support: frozen parameters that move, and weights of two types in one model."""

@@ -39,11 +39,11 @@ def test_a_random_case_has_the_bits_of_one_rank_or_is_refused(pool, tmp_path, nu
     assert check(pool, case, tmp_path) == [], f"seed {SEED}: {case}"
 
 
-@pytest.mark.parametrize(("seed", "number"), [(5, 29), (5, 33)])
+@pytest.mark.parametrize(("seed", "number"), [(5, 125)])
 def test_a_case_that_once_differed_is_equal(pool, tmp_path, seed, number):
-    """5, 29: with one input channel, the strides of a convolution's weights chose another kernel with fsdp.
+    """5, 125: with one input channel, the strides of a convolution's weights chose another kernel with fsdp.
 
-    5, 33: fsdp took no gradients of parameters whose own module is never called.
+    And fsdp took no gradients of parameters whose own module is never called.
     """
     assert check(pool, make_case(seed, number), tmp_path) == []
 

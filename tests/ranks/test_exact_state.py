@@ -44,6 +44,16 @@ class Rotary(Net):
         return torch.view_as_real(pairs * self.rotation).flatten(1)
 
 
+class Sparse(Net):
+    """An embedding with sparse gradients."""
+
+    def set_up(self):
+        self.table = nn.Embedding(9, 16, sparse=True)
+
+    def between(self, hidden):
+        return hidden + self.table(hidden.argmax(1) % 9)
+
+
 class Momentum(Net):
     """Frozen parameters that every pass moves towards trained ones, as MoCo's encoder."""
 
@@ -207,6 +217,7 @@ def test_frozen_parameters_move_once_per_step(ranks, tmp_path, models):
         ("Counting", "the forward pass changes passes, which is neither a parameter nor a buffer"),
         ("Drawing", "the forward pass changes generator, which is neither a parameter nor a buffer"),
         ("Outside", "gives a different gradient for the same samples after it has seen others"),
+        ("Sparse", r"the gradient of table\.weight is sparse"),
         ("Clamped", r"the forward pass changes the trained parameter last\.weight"),
     ],
 )

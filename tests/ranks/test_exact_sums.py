@@ -65,6 +65,36 @@ def test_any_assignment_of_shards_to_ranks_gives_the_same_bits(ranks, world_size
         assert all(torch.equal(one, other) for one, other in zip(alone, found, strict=True)), f"rank {rank}"
 
 
+def complex_gradients(team: Team) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the gradient of complex weights, clipped and not: by autograd, and as the sum over shards."""
+    found = []
+    for limit in (1e9, 0.1):
+        torch.manual_seed(0)
+        model, samples = nn.Linear(5, 3, dtype=torch.complex64), torch.randn(8, 5, dtype=torch.complex64)
+        plain = torch.autograd.grad(model(samples).abs().square().sum(), model.weight)[0]
+        bias = torch.autograd.grad(model(samples).abs().square().sum(), model.bias)[0]
+        norm = (plain.abs().square().sum() + bias.abs().square().sum()).sqrt()
+        sums = make_reducer(model, team)
+        own = samples.chunk(SHARDS)[team.world.rank :: team.world.size]
+        while not sums.is_exact:
+            with sums.step(len(own)):
+                for part in own:
+                    with sums.micro_batch(1 / SHARDS):
+                        model(part).abs().square().sum().backward()
+        sums.clip(limit)
+        assert model.weight.grad is not None
+        found.append((plain * min(1.0, limit / float(norm)), model.weight.grad))
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_complex_gradients_keep_their_imaginary_part(ranks, world_size):
+    for found in ranks(world_size).run(complex_gradients):
+        for plain, exact in found:
+            assert exact.is_complex()
+            torch.testing.assert_close(exact, plain, rtol=1e-5, atol=1e-6)
+
+
 def counted(team: Team, settings: dict[str, Any]) -> dict[str, int]:
     """Train, and return the messages and bytes of gradients that this rank gave to collectives, and new groups."""
     counts = {"messages": 0, "bytes": 0, "groups": 0}
@@ -93,9 +123,12 @@ def messages_of_ddp(team: Team, bucket_mb: float) -> int:
     sent: list[int] = []
     ddp = DistributedDataParallel(model_of_the_run(), bucket_cap_mb=bucket_mb)
 
+    group = dist.group.WORLD
+    assert group is not None
+
     def hook(_state, bucket):
         sent.append(bucket.index())
-        return allreduce_hook(None, bucket)
+        return allreduce_hook(group, bucket)
 
     ddp.register_comm_hook(None, hook)
     for _ in range(3):

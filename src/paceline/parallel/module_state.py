@@ -12,6 +12,11 @@ Place = tuple[nn.Module, str]
 """A module and the name of a buffer or parameter of it."""
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a tensor, or a view of its complex numbers as pairs of real ones."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def buffer_places(model: nn.Module) -> list[Place]:
     """Return the places of all buffers that hold a value, each once."""
     return [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
@@ -20,7 +25,7 @@ def buffer_places(model: nn.Module) -> list[Place]:
 def current_values(places: Iterable[Place]) -> list[Tensor]:
     """Return the tensors in these places, complex ones as pairs of real numbers."""
     tensors = [getattr(module, name).detach() for module, name in places]
-    return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+    return [as_real(tensor) for tensor in tensors]
 
 
 class ModuleState:
@@ -38,7 +43,7 @@ class ModuleState:
         self._places = [*buffer_places(model), *frozen]
         self._places = [place for place in self._places if place not in self._late and _value(place).numel()]
         self._tensors = [_value(place) for place in self._places]
-        examples = [*current_values(self._places), *map(_real, self._late.values())]
+        examples = [*current_values(self._places), *map(as_real, self._late.values())]
         self._num_known = len(self._places)
         self._places += list(self._late)
         self._shapes = [example.shape for example in examples]
@@ -83,13 +88,13 @@ class ModuleState:
             self._late, self._late.values(), self._views(values)[self._num_known :], strict=True
         ):
             setattr(*place, torch.empty_like(example))
-            _real(_value(place)).copy_(view)
+            as_real(_value(place)).copy_(view)
         if self._tensors:
             torch._foreach_copy_(self._put_back(), self._views(values)[: self._num_known])
         counts = self._views(change.round().long()) if self._counting else []
         for index in self._counting:
             before = self._exact[index].long() if index < self._num_known else 0
-            _real(_value(self._places[index])).copy_(before + counts[index])
+            as_real(_value(self._places[index])).copy_(before + counts[index])
 
     @property
     def _start(self) -> Tensor:
@@ -97,7 +102,7 @@ class ModuleState:
 
     def _adopt_late(self) -> None:
         """From the step on in which a place got its first value, treat it like any other."""
-        self._exact += [_real(_value(place)).detach().clone() for place in self._late]
+        self._exact += [as_real(_value(place)).detach().clone() for place in self._late]
         self._num_known, self._late = len(self._places), {}
 
     def _put_back(self) -> list[Tensor]:
@@ -114,10 +119,6 @@ class ModuleState:
 
 def _value(place: Place) -> Tensor:
     return getattr(*place)
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 class Snapshot:

@@ -43,6 +43,7 @@ def find_changing_state(model: nn.Module, compute: Callable[[int], None], *, nam
     seen, gradients, late = [], [], {}
     for shard in (1, 0, 1):
         compute(shard)
+        _refuse_sparse_gradients(model)
         gradients.append({each: short_hash(p.grad) for each, p in model.named_parameters() if p.grad is not None})
         seen.append(list(_attributes(model)))
         late |= {place: getattr(*place) for place in before.empty if getattr(*place) is not None}
@@ -61,6 +62,15 @@ def find_changing_state(model: nn.Module, compute: Callable[[int], None], *, nam
         )
     model.train(was_training)
     return ChangingState(changed, late)
+
+
+def _refuse_sparse_gradients(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise ModelError(
+                f"the gradient of {name} is sparse; --exact bitwise adds dense gradients",
+                hint="use sparse=False in the module that holds it, or --exact order",
+            )
 
 
 def _parameter_places(model: nn.Module, *, trained: bool) -> Iterator[Place]:

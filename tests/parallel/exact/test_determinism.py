@@ -54,7 +54,7 @@ HERE = fingerprint(Config(exact="bitwise", shards=8), torch.device("cpu"))
 @pytest.mark.parametrize(
     ("name", "value", "way_out"),
     [
-        ("arithmetic", 1, "the version of Paceline that started it"),
+        ("arithmetic", 1, "the version that started it"),
         ("torch", "2.9.0", "resume where torch is 2.9.0"),
         ("threads", 7, "--threads 7"),
         ("MKL_CBWR", "COMPATIBLE", "resume where MKL_CBWR is COMPATIBLE"),

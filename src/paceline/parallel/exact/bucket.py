@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.parallel.exact.fixed_point import BLOCK, EMPTY, FixedPoint, whole_blocks
+from paceline.parallel.module_state import as_real
 from paceline.parallel.sharded import is_sharded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """The place of a tensor in a bucket, in the memory layout that the tensor has where it is not sharded."""
+    """The place of a tensor in a bucket, in its unsharded layout; complex numbers are pairs of real ones."""
 
     name: str
     shape: torch.Size
@@ -26,6 +27,7 @@ class Slot:
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> "Slot":
         """Return a slot for a tensor; rows must be the outermost dimension in memory, since fsdp shards rows."""
+        tensor = as_real(tensor)
         dense = torch.empty_like(tensor, device="meta")
         by_rows = tensor.dim() == 0 or dense.stride(0) * len(tensor) == tensor.numel()
         stride = dense.stride() if by_rows else torch.empty(tensor.shape, device="meta").stride()
@@ -91,7 +93,8 @@ class Bucket:
         vector = torch.zeros(self.size, dtype=self.fixed.dtype, device=self._device)
         given = [slot for slot in self.slots if slot.name in gradients]
         if given:
-            torch._foreach_copy_([slot.view(vector) for slot in given], [gradients[slot.name] for slot in given])
+            real = [as_real(gradients[slot.name].resolve_conj()) for slot in given]
+            torch._foreach_copy_([slot.view(vector) for slot in given], real)
         return vector
 
     def wait(self) -> None:
@@ -104,7 +107,8 @@ class Bucket:
         """Set the gradients of the parameters to the sum; `seen` are the magnitudes of the step."""
         numbers = self.fixed.numbers(self._total, seen)
         for slot in self.slots:
-            targets[slot.name].grad = slot.view(numbers).to(slot.dtype)
+            gradient = slot.view(numbers).to(slot.dtype)
+            targets[slot.name].grad = torch.view_as_complex(gradient) if targets[slot.name].is_complex() else gradient
 
     def fill_empty(self) -> None:
         """Give blocks that were always zero the magnitude of their parameter: a rare row of an embedding needs one."""
@@ -155,7 +159,7 @@ class ShardedBucket(Bucket):
             assert is_sharded(target), "fsdp shards all parameters"
             assert target.grad is None, f"the gradient of {slot.name} was not taken"
             gradient = torch.zeros_like(target, requires_grad=False)
-            local = gradient.to_local()  # pyright: ignore[reportAttributeAccessIssue] - a DTensor too
+            local = as_real(gradient.to_local())  # pyright: ignore[reportAttributeAccessIssue] - a DTensor too
             first = min(dist.get_rank() * length, slot.size)
             own = units[slot.blocks].flatten()[first : first + local.numel()]
             numbers = self._total[start : start + local.numel()].to(self.fixed.dtype) * own

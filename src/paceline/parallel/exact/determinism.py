@@ -67,10 +67,7 @@ def refuse_other_bits(before: Mapping[str, Any], now: Mapping[str, Any]) -> None
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name, "not set"), now.get(name, "not set")
         if old != new:
-            ways = {
-                "threads": f"resume with --threads {old}",
-                "arithmetic": "resume with the version of Paceline that started it",
-            }
+            ways = {"threads": f"resume with --threads {old}", "arithmetic": "resume with the version that started it"}
             way = ways.get(name, f"resume where {name} is {old}")
             raise RunError(
                 f"cannot resume bitwise: {name} was {old} when saved and is {new} here",

@@ -14,7 +14,7 @@ from paceline.core.config import Config
 from paceline.core.errors import ModelError
 from paceline.parallel.exact.bucket import Bucket, ShardedBucket, Slot
 from paceline.parallel.gradient_buckets import group_gradients
-from paceline.parallel.module_state import ModuleState, weights_changed
+from paceline.parallel.module_state import ModuleState, as_real, weights_changed
 from paceline.parallel.sharded import is_sharded
 from paceline.parallel.team import Team
 
@@ -184,7 +184,7 @@ class Reducer:
         """
         clipped = self._parameters if parameters is None else parameters
         gradients = [parameter.grad for parameter in clipped.values() if parameter.grad is not None]
-        gradients = [each.to_local() if is_sharded(each) else each for each in gradients]
+        gradients = [as_real(each.to_local() if is_sharded(each) else each) for each in gradients]
         none = torch.zeros((), dtype=torch.float64, device=self._team.device)  # what a rank without rows contributes
         largest = torch.stack([none, *(each.abs().amax().double() for each in gradients if each.numel())]).amax()
         if self.is_sharded:
@@ -193,12 +193,11 @@ class Reducer:
         size = sum(parameter.numel() for parameter in clipped.values())
         unit = torch.frexp(largest).exponent.double() * 2 + math.ceil(math.log2(size)) - 51
         rounder = 1.5 * torch.exp2(unit + 52)
-        squares = torch.stack(
-            [none, *(((each.double().square() + rounder) - rounder).sum() for each in gradients)]
-        ).sum()
+        squares = [none, *(((each.double().square() + rounder) - rounder).sum() for each in gradients)]
+        total = torch.stack(squares).sum()
         if self.is_sharded:
-            dist.all_reduce(squares)
-        factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0).float()
+            dist.all_reduce(total)
+        factor = (limit / (total.sqrt() + 1e-6)).clamp(max=1.0).float()
         for gradient in gradients:
             gradient.mul_(factor)
 
