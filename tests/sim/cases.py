@@ -69,7 +69,6 @@ CASES = {
     "ddp, bitwise": Case(world=2, argv=["--exact", "bitwise"]),
     "ddp, accumulate, clip, ema": Case(world=2, argv=["--accumulate", "2", "--clip", "1", "--ema", "0.9"]),
     "ddp, sync": Case(world=2, argv=["--batch-norm", "sync", "--check-replicas", "1"]),
-    "ddp, bitwise": Case(world=2, argv=["--exact", "bitwise", "--clip", "1"], resumed_until=6),
     "ddp, ghost": Case(world=2, argv=["--batch-norm", "ghost", "--check-replicas", "1"]),
     "ddp, fp16": Case(world=2, argv=["--precision", "fp16", "--compress", "fp16"]),
     "ddp, bf16": Case(world=2, argv=["--precision", "bf16", "--compress", "bf16", "--workers", "1"]),
