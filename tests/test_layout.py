@@ -94,7 +94,7 @@ def test_every_command_is_a_verb_in_a_file_of_its_own():
         "runs",
         "submit",
     }  # four verbs or engines
-    assert max(lines.values()) <= 150
+    assert max(lines.values()) <= 160
 
 
 def modules() -> list[Path]:

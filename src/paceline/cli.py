@@ -69,7 +69,7 @@ COMMANDS = {
         "paceline.commands.audit:audit_command",
         "Run any training command for a few steps, and name its mistakes.",
     ),
-    "runs": ("paceline.commands.runs:app", "List, show and compare runs; print their metrics as CSV."),
+    "runs": ("paceline.commands.runs:app", "List, show, compare and remove runs; print their metrics as CSV."),
 }
 
 LOCAL_RANK = ("--local-rank", "--local_rank")

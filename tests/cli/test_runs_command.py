@@ -2,8 +2,13 @@
 
 import csv
 import json
+import os
 import re
+import shutil
+import socket
+import statistics
 
+from paceline.core.processes import process_start
 from paceline.records.reader import read_metrics, summarise
 
 
@@ -41,7 +46,7 @@ def test_show_has_results_and_settings(run, own_run):
     assert re.search(r"^steps +22$", out, re.MULTILINE)
     assert re.search(r"^global_batch +128$", out, re.MULTILINE)
     value = json.loads(run("runs", "show", "demo", "--json").out)
-    assert value["test acc"] == summary.test["top1"]
+    assert value["test_acc"] == summary.test["top1"]
     assert value["config"] == summary.config.as_dict()
 
 
@@ -64,20 +69,92 @@ def test_compare_shows_the_settings_that_differ_and_all_results(run, train, own_
         "epochs",
         "steps",
         "best valid acc",
+        "best valid top-5",
         "best valid loss",
         "test acc",
+        "test top-5",
         "test loss",
         "test samples",
+        "run time",
+        "CPU time",
+        "epoch time",
+        "step time",
         "samples/s",
     ]
     value = json.loads(run("runs", "compare", "demo", "slow", "--json").out)
     assert value["settings"]["lr"] == [0.1, 0.01]
     slow = json.loads(run("runs", "show", "slow", "--json").out)
-    assert value["results"]["test acc"][1] == slow["test acc"]
+    assert value["results"]["test_acc"][1] == slow["test_acc"]
 
 
 def test_compare_of_a_run_with_itself_finds_no_difference(run, own_run):
     assert run("runs", "compare", "demo", "demo").out.startswith("the settings are the same\n")
+    assert "only the seed differs" not in run("runs", "compare", "demo", "demo").out
+
+
+def test_runs_that_differ_by_seed_only_have_a_mean_and_a_deviation(run, own_run):
+    accuracies = []
+    for seed in (1, 2):
+        other = own_run.path.parent / f"00{seed + 1}"
+        shutil.copytree(own_run.path, other)
+        text = (other / "config.toml").read_text(encoding="utf-8")
+        (other / "config.toml").write_text(text.replace("seed = 0", f"seed = {seed}"), encoding="utf-8")
+        lines = (other / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        score = json.loads(lines[-1]) | {"top1": seed / 4}
+        accuracies.append(score["top1"])
+        (other / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(score)]) + "\n", encoding="utf-8")
+    answer = run("runs", "compare", "demo/002", "demo/003")
+    assert "only the seed differs:\nresult            mean ± deviation of 2 seeds" in answer.out
+    assert "test acc          37.50% ± 17.68%" in answer.out
+    found = json.loads(run("runs", "compare", "demo/001", "demo/002", "demo/003", "--json").out)
+    assert found["settings"] == {"seed": [0, 1, 2]}
+    assert found["results"]["test_acc"][1:] == accuracies
+    assert found["mean"]["test_acc"] == statistics.fmean(found["results"]["test_acc"])
+
+
+def test_keys_of_json_have_no_blanks(run, own_run):
+    value = json.loads(run("runs", "show", "demo", "--json").out)
+    assert [key for key in value if not re.fullmatch(r"[a-z0-9_]+", key)] == []
+    assert value["run_seconds"] > 0
+    assert value["cpu_seconds"] > 0
+    assert value["epoch_seconds"] > 0
+
+
+def test_show_says_where_it_trained_and_where_its_checkpoints_are(run, own_run):
+    out = run("runs", "show", "demo").out
+    assert re.search(r"^ranks +1, mode single", out, re.MULTILINE)
+    assert re.search(r"^starts +1$", out, re.MULTILINE)
+    assert re.search(r"^checkpoints +runs/demo/001/checkpoints$", out, re.MULTILINE)
+
+
+def test_rm_removes_a_run_and_its_empty_name_but_asks_first(run, own_run, monkeypatch):
+    refused = run("runs", "rm", "demo")
+    assert (refused.code, refused.hint) == (2, "add --yes")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _question: "n")
+    assert run("runs", "rm", "demo").out.endswith("nothing was removed\n")
+    assert own_run.path.exists()
+    answer = run("runs", "rm", "demo", "--yes")
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, "removed 1 run")
+    assert not own_run.path.parent.exists()
+
+
+def test_rm_does_not_guess_which_run_of_a_name_and_keeps_one_that_trains(run, own_run):
+    shutil.copytree(own_run.path, own_run.path.parent / "002")
+    answer = run("runs", "rm", "demo", "--yes")
+    assert answer.hint == "name the ones to remove: demo/001 demo/002"
+    lead = own_run.rank(0)
+    state = json.loads(lead.read_text(encoding="utf-8"))
+    lead.write_text(json.dumps(state | {"state": "TRAINING", **alive()}), encoding="utf-8")
+    answer = run("runs", "rm", "demo/001", "demo/002", "--yes")
+    assert answer.message == "runs/demo/001 is being trained"
+    assert own_run.path.exists()
+    assert (own_run.path.parent / "002").exists()
+
+
+def alive():
+    """Return the facts of this process, as the heartbeat of a rank has them."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "pid_start": process_start(os.getpid())}
 
 
 def test_csv_has_a_row_per_record_that_the_csv_module_reads_back(run, own_run):

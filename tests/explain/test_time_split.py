@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
+from paceline.explain.explain_text import heading, nothing_found
 from paceline.explain.time_split import REMAINDER, split_time
 from paceline.records.folder import RunFolder
 from paceline.records.phases import PHASES, phases_as_json, read_phases
-from tests.explain.sample_phases import facts, interval
+from tests.explain.sample_phases import CONFIG, facts, interval
 
 
 def test_the_first_interval_and_the_end_are_not_steady():
@@ -82,3 +83,28 @@ def test_a_thousand_ranks_and_ten_thousand_steps_are_read_in_little_memory(tmp_p
     steps, size, gigabytes = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
     assert (int(steps), int(size)) == (10_000, 1000)
     assert float(gigabytes) < 1
+
+
+def test_a_run_without_a_bottleneck_still_names_what_its_figure_shows():
+    split = split_time([facts(), *(interval(10 * n, start=[9.0 * (n == 1)] * 2) for n in (1, 2, 3))])
+    assert split is not None
+    assert nothing_found(split).startswith("no bottleneck costs 10% of the training time; start-up takes ")
+    short = split_time([facts(), interval(10)])
+    assert short is not None
+    assert nothing_found(short) == "10 steps are too few to name a bottleneck; 20 are needed"
+
+
+def test_the_last_of_several_starts_is_called_that():
+    split = split_time([facts(), interval(10), facts(first_step=10), interval(20), facts(first_step=20)])
+    assert split is not None
+    assert heading(split, CONFIG).endswith(", 2 ranks; the last of 2 starts, from step 10")
+    alone = split_time([facts(), interval(10)])
+    assert alone is not None
+    assert heading(alone, CONFIG).endswith(", 2 ranks")
+
+
+def test_noise_between_intervals_is_measured_without_the_first():
+    split = split_time([facts(), *(interval(10 * n, forward=[(9.0, 1.0, 3.0)[n - 1]] * 2) for n in (1, 2, 3))])
+    assert split is not None
+    assert split.num_intervals == 2
+    assert split.deviation == pytest.approx(0.1 * 2**0.5)

@@ -18,15 +18,15 @@ RUN = RunSummary(
 def test_settings_that_are_equal_are_left_out():
     other = replace(RUN, config=Config(lr=0.2, steps=100))
     assert compare_runs(RUN, other).settings == (
-        Difference(name="steps", first=None, second=100),
-        Difference(name="lr", first=None, second=0.2),
+        Difference(name="steps", values=(None, 100)),
+        Difference(name="lr", values=(None, 0.2)),
     )
     assert compare_runs(RUN, RUN).settings == ()
 
 
 def test_all_results_stand_side_by_side():
     other = replace(RUN, state="STOPPED", test=None)
-    found = {one.name: (one.first, one.second) for one in compare_runs(RUN, other).results}
+    found = {one.name: one.values for one in compare_runs(RUN, other).results}
     assert found["state"] == ("FINISHED", "STOPPED")
     assert found["best valid acc"] == (0.75, 0.75)
     assert found["test acc"] == (0.7, None), "a run that was stopped has none"

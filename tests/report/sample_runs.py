@@ -1,5 +1,6 @@
 """Runs that never happened, to be told on pages."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from paceline.report.run_data import RunData
 STEP_MS = {"data": 1, "copy": 0.5, "forward": 20, "backward": 45, "communication": 30, "straggler": 2, "update": 1.5}
 
 
-def make_split(*, ranks: int = 2, steps: int = 100, hosts: int = 1, **milliseconds: float) -> TimeSplit:
+def make_split(
+    *, ranks: int = 2, steps: int = 100, hosts: int = 1, noise: float = 0.0, **milliseconds: float
+) -> TimeSplit:
     """Return ranks that are alike but for a straggler: the last one computes a fifth longer."""
     per_step = STEP_MS | milliseconds
     phases = {phase: np.full(ranks, steps * per_step[phase] / 1000) for phase in STEP_PHASES}
@@ -35,7 +38,7 @@ def make_split(*, ranks: int = 2, steps: int = 100, hosts: int = 1, **millisecon
     )  # fmt: skip
     split = split_time([facts, record])
     assert split is not None
-    return split
+    return replace(split, num_intervals=5, deviation=float(split.steady_state.step.mean()) * noise)
 
 
 def make_profile(*, ranks: int = 2, buckets: int = 4) -> Profile:

@@ -71,7 +71,7 @@ def test_the_verdict_is_the_one_of_explain():
     assert healthy.bottlenecks == ()
     text = render(page_of_run(healthy))
     assert headline(text) == "98.6% of the test samples right, 1,000 samples/s on 2 ranks"
-    assert "No bottleneck costs 10% of the time" in text
+    assert "No bottleneck costs 10% of the training time" in text
 
 
 def test_a_score_over_some_of_the_samples_says_so():
@@ -111,8 +111,8 @@ def test_runs_side_by_side_name_the_phase_that_differs():
     two = make_run("two hosts", split=make_split(ranks=2, hosts=2, communication=300))
     text = render(page_of_runs([one, two]))
     assert headline(text) == (
-        "Two hosts: 5.5× slower per sample than one rank; exposed communication is 300 of 374 ms per step (98% of the "
-        "slowdown)"
+        "Two hosts: 5.5× slower per sample than one rank (95% interval 5.49–5.49×); "
+        "exposed communication is 300 of 374 ms per step (98% of the slowdown)"
     )
     assert "2 ranks on 2 nodes" in text
     assert "0.18×" in text, "the speed-up stands in the table"
@@ -123,7 +123,9 @@ def test_a_gain_is_measured_against_the_devices_of_both_runs():
     quick = make_split(ranks=1, forward=12, backward=30, communication=0, straggler=0)
     two = make_run("two", split=replace(quick, facts=replace(quick.facts, mode="dp", num_devices=2)))
     text = render(page_of_runs([one, two]))
-    assert headline(text).startswith("Two: 1.51× as fast as one on 2× the devices, 76% efficient")
+    assert headline(text).startswith(
+        "Two: 1.51× as fast as one on 2× the devices (95% interval 1.51–1.51×), 76% efficient"
+    )
     assert "2 devices of one process" in text
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.records.folder import RunFolder
 from paceline.records.profile import write_profile
-from paceline.report.run_data import contrast_sentence, read_run_data, run_forecasts, run_sentence
+from paceline.report.run_data import contrast_sentence, read_run_data, run_forecasts, run_sentence, seeds_sentence
 from tests.report.sample_runs import make_profile, make_run, make_split
 
 ALONE = {"communication": 0, "straggler": 0}
@@ -53,9 +53,21 @@ def test_a_run_without_a_score_or_a_speed_says_its_state():
 @pytest.mark.parametrize(
     ("milliseconds", "slower", "phase"),
     [
-        ({"forward": 40}, "second: 29% slower per sample than first", "the forward pass is 40 of 88 ms per step"),
-        ({"forward": 90}, "second: 2.0× slower per sample than first", "the forward pass is 90 of 138 ms per step"),
-        ({"backward": 20}, "first: 1.6× slower per sample than second", "the backward pass is 45 of 68 ms per step"),
+        (
+            {"forward": 40},
+            "second: 29% slower per sample than first (95% interval 1.29–1.29×)",
+            "the forward pass is 40 of 88 ms per step",
+        ),
+        (
+            {"forward": 90},
+            "second: 2.0× slower per sample than first (95% interval 2.03–2.03×)",
+            "the forward pass is 90 of 138 ms per step",
+        ),
+        (
+            {"backward": 20},
+            "first: 1.6× slower per sample than second (95% interval 1.58–1.58×)",
+            "the backward pass is 45 of 68 ms per step",
+        ),
     ],
 )
 def test_the_slower_of_two_runs_is_named_with_the_phase_that_takes_longer(milliseconds, slower, phase):
@@ -70,11 +82,36 @@ def test_differences_of_a_few_percent_are_none():
     assert contrast_sentence(first, second) == "second is as fast as first, within 3%"
 
 
+def test_noise_and_few_steps_are_no_difference_in_speed():
+    first = make_run("first", split=make_split(ranks=1, noise=0.5, **ALONE))
+    slower = make_split(ranks=1, **(ALONE | {"forward": 40}))
+    second = make_run("second", split=slower)
+    assert contrast_sentence(first, second) == (
+        "no difference in speed between first and second is certain: 95% interval 0.42–1.42×"
+    )
+    short = make_run("short", split=make_split(ranks=1, steps=29, **ALONE))
+    assert contrast_sentence(second, short) == (
+        "short: 29 steps after the first interval are too few to compare speeds; 30 are needed"
+    )
+    once = make_run("once", split=replace(slower, num_intervals=3))
+    assert "3 intervals of records are too few to compare speeds; 4 are needed" in str(contrast_sentence(once, second))
+
+
+def test_runs_that_differ_by_seed_only_are_told_as_mean_and_deviation():
+    runs = []
+    for seed, top1 in enumerate((0.9, 0.94)):
+        run = make_run(str(seed), seed=seed)
+        runs.append(replace(run, summary=replace(run.summary, test={**(run.summary.test or {}), "top1": top1})))
+    assert seeds_sentence(runs) == "test acc 92.00% ± 2.83%: mean ± deviation of 2 seeds"
+    assert seeds_sentence([runs[0], make_run("other", seed=1, lr=0.2)]) is None
+    assert seeds_sentence([runs[0], runs[0]]) is None
+
+
 def test_more_devices_have_an_efficiency_and_the_phase_that_costs_it():
     first = make_run("first", split=make_split(ranks=1, **ALONE), global_batch=64)
     second = make_run("second", split=make_split(ranks=2))
     assert contrast_sentence(first, second) == (
-        "second: 1.31× as fast as first on 2× the devices, 66% efficient; "
+        "second: 1.31× as fast as first on 2× the devices (95% interval 1.31–1.31×), 66% efficient; "
         "exposed communication is 30 of 104 ms per step"
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.core.units import percent
+from paceline.core.units import percent, value_text
 
 LABELS = {"top1": "acc", "top5": "top-5"}
 """Short names of scores on the terminal."""
@@ -22,6 +22,13 @@ def score_value(name: str, value: float) -> str:
     if name in FRACTIONS:
         return percent(value)
     return f"{value:.4f}" if name == "loss" else f"{value:.4g}"
+
+
+def spread_text(name: str, mean: float, deviation: float) -> str:
+    """Return the mean and the standard deviation of a result such as "test acc": "97.51% ± 0.30%"."""
+    if value_text(name, mean).endswith("%"):
+        return f"{percent(mean)} ± {percent(deviation)}"
+    return f"{mean:.4g} ± {deviation:.2g}"
 
 
 def score_text(scores: Mapping[str, float], *, most: int | None = None) -> str:

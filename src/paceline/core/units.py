@@ -68,6 +68,8 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.3g} TB"
 
 
+FRACTIONS = (" acc", " top-5", " accuracy", " mIoU", " f1")
+"""How names of results between 0 and 1 end."""
 SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
 TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 RATES = {"bit": 1 / 8, "bps": 1 / 8, "bit/s": 1 / 8, "b/s": 1 / 8, "B/s": 1.0, "B": 1.0}
@@ -125,10 +127,16 @@ def value_text(name: str, value: Any) -> str:
     """Return a setting or a result of a run as a table shows it."""
     if value is None:
         return "–"
-    if name.endswith((" acc", " accuracy", " mIoU", " f1")):
+    if name.endswith(FRACTIONS):
         return percent(value)
+    if name.endswith(" time"):
+        return duration(value) if value >= 1 else step_time(value)
     if name.endswith("/s"):
         return rate(value)
+    return _setting_text(value)
+
+
+def _setting_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -26,6 +27,8 @@ from paceline.records.attempt import fenced
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder
 from paceline.records.phases import RankFacts
+from paceline.records.reader import read_environments
+from paceline.records.writer import write_json
 from paceline.trackers.base import RunInfo, Tracker
 from paceline.trackers.choose import choose_trackers
 
@@ -129,6 +132,9 @@ class RecordedRun(Generic[J]):
     def result(self, state: State, test: tuple[Scores, int] | None, stop: StopRequest) -> RunResult:
         """Return the result of the run. Collective: every rank must call it."""
         unreadable = self.job.unreadable(self.team)
+        cpu_seconds = sum(self.team.gather(process_seconds()))
+        if self.team.is_lead:
+            note_end(self.folder, seconds=round(self.clock.seconds, 3), cpu_seconds=round(cpu_seconds, 3))
         return RunResult(
             folder=self.folder.path,
             state=state,
@@ -149,6 +155,20 @@ class RecordedRun(Generic[J]):
         except CheckpointError:
             kept = "no checkpoint had been saved yet"
         return DivergedError(f"{problem.message} at step {self.progress.step + 1}; {kept}", hint=problem.hint)
+
+
+def process_seconds() -> float:
+    """Return the CPU time of this process and of its loader processes that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def note_end(folder: RunFolder, **facts: float) -> None:
+    """Add the times of this start to its environment; a disk that is full leaves them out. Only the lead calls it."""
+    *earlier, last = read_environments(folder) or [None]
+    if last is not None:
+        with suppress(OSError):
+            write_json(folder.environment, [*earlier, last | facts], fence=partial(fenced, folder))
 
 
 def _die_if_planned(world: World, step: int) -> None:

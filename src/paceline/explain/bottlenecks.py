@@ -13,7 +13,8 @@ from paceline.explain.suggestions import Suggestion, step_scenario, suggest_chan
 from paceline.explain.time_split import TimeSplit
 from paceline.records.profile import Profile
 
-FEWEST_STEPS = 5
+FEWEST_STEPS = 20
+"""Steps of a run from which its bottlenecks are named: below that, start-up and single records decide."""
 LEAST_CROWDED = 0.25
 """The threshold for other programs: busy ranks already share their cores with communication threads."""
 

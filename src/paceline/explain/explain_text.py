@@ -8,7 +8,8 @@ import numpy as np
 
 from paceline.core.config import Config
 from paceline.core.units import bit_rate, count, duration, plural, size, step_time, table
-from paceline.explain.run_numbers import RunBottleneck
+from paceline.explain.bottlenecks import FEWEST_STEPS
+from paceline.explain.run_numbers import LEAST, RunBottleneck
 from paceline.explain.time_split import REMAINDER, PhaseTotals, TimeSplit
 from paceline.records.phases import CLOCK_STEP_PHASES, OTHER_PHASES, PHASES, STEP_PHASES
 from paceline.records.profile import Profile, RankSteps
@@ -17,13 +18,16 @@ MOST_RANKS = 8
 MOST_SUGGESTIONS = 4
 COLUMNS = (*CLOCK_STEP_PHASES, "step")
 MOST_ROWS = 8
+QUIET = ("start", "straggler", "communication", "data", "evaluate", "save", "record")
+"""Phases that are named if they take a tenth of the time without being a bottleneck."""
 
 
 def heading(split: TimeSplit, config: Config) -> str:
     """Return model, batch and ranks of a run in a line."""
     hosts = len(set(split.facts.hosts))
     ranks = plural(split.world_size, "rank") + (f" on {hosts} hosts" if hosts > 1 else "")
-    return f"{config.model}, {split.facts.global_batch} samples/step, {ranks}"
+    starts = f"; the last of {split.num_starts} starts, from step {split.facts.first_step}"
+    return f"{config.model}, {split.facts.global_batch} samples/step, {ranks}{starts if split.num_starts > 1 else ''}"
 
 
 def explanation_values(split: TimeSplit, bottlenecks: Sequence[RunBottleneck]) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def _values(bottleneck: RunBottleneck) -> dict[str, Any]:
 
 def explanation_text(split: TimeSplit, bottlenecks: Sequence[RunBottleneck], *, has_profile: bool) -> str:
     """Return the whole explanation."""
-    parts = [_ranks(split.steady_state), _around(split), _bottlenecks(bottlenecks)]
+    parts = [_ranks(split.steady_state), _around(split), _bottlenecks(bottlenecks, split)]
     if bottlenecks and bottlenecks[0].kind == "link" and not has_profile:
         parts.append("gains are lower bounds; to measure hidden communication too: paceline train --profile")
     return "\n\n".join(parts)
@@ -85,9 +89,22 @@ def _around(split: TimeSplit) -> str:
     return f"{duration(wall)} in total: {plural(total.steps, 'step')} {duration(steps)}, {around}, {left}"
 
 
-def _bottlenecks(bottlenecks: Sequence[RunBottleneck]) -> str:
+def nothing_found(split: TimeSplit) -> str:
+    """Return what a run without a named bottleneck spent its time on: nothing that the figures show is left out."""
+    if split.total.steps < FEWEST_STEPS:
+        found = f"{plural(split.total.steps, 'step')} are too few to name a bottleneck; {FEWEST_STEPS} are needed"
+    else:
+        found = "no bottleneck costs 10% of the training time"
+    shares = {name: float(seconds.mean() / split.total.seconds.mean()) for name, seconds in split.total.phases.items()}
+    large = [
+        f"{PHASES[name].text} takes {100 * shares[name]:.0f}% of the time" for name in QUIET if shares[name] >= LEAST
+    ]
+    return "; ".join([found, *large])
+
+
+def _bottlenecks(bottlenecks: Sequence[RunBottleneck], split: TimeSplit) -> str:
     if not bottlenecks:
-        return "no bottleneck found"
+        return nothing_found(split)
     blocks = []
     for bottleneck in bottlenecks:
         lines = [f"{bottleneck.kind}, {100 * bottleneck.share:.0f}% of the time: {bottleneck.sentence}"]

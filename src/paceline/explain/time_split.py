@@ -12,6 +12,8 @@ Ranks = NDArray[np.float64]
 """One number per rank."""
 NUMBERS_PENDING = 512
 """Ranks × records that are added together."""
+STEP_ROWS = [4 + list(PHASES).index(phase) for phase in STEP_PHASES]
+"""Where the phases of a step are in a table of running sums."""
 REMAINDER = "remainder"
 """Time outside all phases."""
 
@@ -50,6 +52,12 @@ class TimeSplit:
     """Without the first interval (warm-up), and without the time after the last step."""
     evaluating: float
     """Seconds of evaluation between steps, the mean over the ranks."""
+    num_intervals: int = 0
+    """Intervals of the steady state."""
+    deviation: float = 0.0
+    """Standard deviation of the seconds per step from interval to interval."""
+    num_starts: int = 1
+    """Starts of the run that have records; these are the times of the last one."""
 
     @property
     def world_size(self) -> int:
@@ -65,6 +73,7 @@ def split_time(records: Iterable[RankFacts | PhaseRecord]) -> TimeSplit | None:
             earlier, found = found, _Collected(record)
             if earlier is not None:
                 found.earlier = earlier if earlier.count else earlier.earlier
+            found.num_starts = 1 + (found.earlier.num_starts if found.earlier is not None else 0)
         elif found is not None and len(record.seconds) == len(found.facts.hosts):
             found.add(record)
     if found is not None and not found.count and found.earlier is not None:
@@ -81,11 +90,15 @@ class _Adder:
     count: int = 0
     pending: list[list[list[float]]] = field(default_factory=list)
     """Records that are not in the table yet: adding arrays one by one would take most of the time."""
+    pending_steps: list[int] = field(default_factory=list)
+    step_times: list[float] = field(default_factory=list)
+    """Seconds per step of each interval, the mean over the ranks."""
 
     def add(self, record: PhaseRecord) -> None:
         phases = record.phases
         rows = [record.seconds, record.cpu, record.cpu_wait, record.last]
         self.pending.append([*rows, *[phases[phase] for phase in PHASES]])
+        self.pending_steps.append(record.steps)
         self.steps += record.steps
         self.count += 1
         if len(self.pending) * self.table.shape[1] >= NUMBERS_PENDING:
@@ -93,8 +106,17 @@ class _Adder:
 
     def fold(self) -> None:
         if self.pending:
-            self.table += np.array(self.pending).sum(axis=0)
+            records = np.array(self.pending)
+            self.table += records.sum(axis=0)
+            in_steps = records[:, STEP_ROWS].sum(axis=1).mean(axis=1)
+            self.step_times += (in_steps / np.maximum(self.pending_steps, 1)).tolist()
             self.pending.clear()
+            self.pending_steps.clear()
+
+    def deviation(self) -> float:
+        """Return the standard deviation of the seconds per step between intervals."""
+        self.fold()
+        return float(np.std(self.step_times, ddof=1)) if len(self.step_times) > 1 else 0.0
 
     def sums(self) -> PhaseTotals:
         self.fold()
@@ -110,6 +132,7 @@ class _Collected:
 
     facts: RankFacts
     earlier: "_Collected | None" = None
+    num_starts: int = 1
     steady_state: _Adder = field(init=False)
     first: _Adder = field(init=False)
     end: _Adder = field(init=False)
@@ -135,6 +158,9 @@ class _Collected:
             total=total.sums(),
             steady_state=steady.sums(),
             evaluating=float(between.phases["evaluate"].mean()),
+            num_intervals=self.steady_state.count,
+            deviation=self.steady_state.deviation(),
+            num_starts=self.num_starts,
         )
 
 

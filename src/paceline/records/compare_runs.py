@@ -1,69 +1,110 @@
-"""Two runs side by side: which settings differ, and which results."""
+"""Runs side by side: which settings differ, which results, and what the seed alone changes."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.score_text import LABELS, main_score
 from paceline.records.reader import RunSummary
 
+SAME_WORK = frozenset({"name", "runs_dir", "data_dir", "track", "log_every", "keep", "save_async", "profile"})
+"""Settings of files and logging: runs that differ by these do the same work."""
+SCORES = ("best valid ", "test ")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A setting or result that differs between two runs; None if a run does not have it."""
+    """A setting or result of several runs; None for a run that does not have it."""
 
     name: str
-    first: Any
-    second: Any
+    values: tuple[Any, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the runs."""
+        return statistics.fmean(self.values)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the runs, as a sample of all seeds."""
+        return statistics.stdev(self.values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunComparison:
-    """The differences between two runs."""
+    """The differences between runs."""
 
     settings: tuple[Difference, ...]
     results: tuple[Difference, ...]
 
+    @property
+    def only_seeds(self) -> bool:
+        """Tell whether the runs differ by their seeds only, all of which are different."""
+        names = {one.name for one in self.settings} - SAME_WORK
+        return names == {"seed"} and all(len(set(one.values)) == len(one.values) for one in self.seeds)
 
-def compare_runs(first: RunSummary, second: RunSummary) -> RunComparison:
-    """Compare settings and results of two runs; equal settings are left out, results are all shown."""
-    metric = _metric(first)
-    before, after = first.config.as_dict(), second.config.as_dict()
-    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+    @property
+    def seeds(self) -> tuple[Difference, ...]:
+        """The setting seed, if it differs."""
+        return tuple(one for one in self.settings if one.name == "seed")
+
+    @property
+    def scores(self) -> tuple[Difference, ...]:
+        """The scores that all runs have, of runs that differ by their seeds only: these have a mean."""
+        if not self.only_seeds:
+            return ()
+        scored = (one for one in self.results if one.name.startswith(SCORES) and one.name != "test samples")
+        return tuple(one for one in scored if None not in one.values)
+
+
+def compare_runs(*runs: RunSummary) -> RunComparison:
+    """Compare settings and results of runs; equal settings are left out, results are all shown."""
+    metrics = _metrics(runs)
+    settings = [run.config.as_dict() for run in runs]
+    names = [
+        name
+        for name in dict.fromkeys(name for one in settings for name in one)
+        if any(one.get(name) != settings[0].get(name) for one in settings)
+    ]
+    found = [results(run, metrics) for run in runs]
     return RunComparison(
-        settings=tuple(Difference(name=name, first=before.get(name), second=after.get(name)) for name in names),
-        results=tuple(
-            Difference(name=name, first=value, second=other)
-            for (name, value), other in zip(
-                results(first, metric).items(), results(second, metric).values(), strict=True
-            )
-        ),
+        settings=tuple(Difference(name=name, values=tuple(one.get(name) for one in settings)) for name in names),
+        results=tuple(Difference(name=name, values=tuple(one[name] for one in found)) for name in found[0]),
     )
 
 
-def results(run: RunSummary, metric: str | None = None) -> dict[str, Any]:
-    """Return the results of a run, by their names in the table: the loss and one metric, by default its main one."""
-    metric = _metric(run) if metric is None else metric
-    label = LABELS.get(metric, metric)
-    shown = {} if metric == "loss" else {f"best valid {label}": _pick(run.best, metric)}
-    tested = {} if metric == "loss" else {f"test {label}": _pick(run.test, metric)}
+def results(run: RunSummary, metrics: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the results of a run, by their names in a table: the loss and these scores, by default its own."""
+    scores = [*(_metrics([run]) if metrics is None else metrics), "loss"]
+    best = {f"best valid {LABELS.get(name, name)}": _pick(run.best, name) for name in scores}
+    test = {f"test {LABELS.get(name, name)}": _pick(run.test, name) for name in scores}
     return {
         "state": run.state,
         "epochs": run.epochs,
         "steps": run.step,
-        **shown,
-        "best valid loss": _pick(run.best, "loss"),
-        **tested,
-        "test loss": _pick(run.test, "loss"),
+        **best,
+        **test,
         "test samples": _pick(run.test, "samples"),
+        "run time": run.seconds,
+        "CPU time": run.cpu_seconds,
+        "epoch time": run.epoch_seconds,
+        "step time": None if not run.samples_per_s else run.config.global_batch / run.samples_per_s,
         "samples/s": run.samples_per_s,
     }
 
 
-def _metric(run: RunSummary) -> str:
-    """Return the score that stands for a run; a run without one is shown as an image classification."""
-    scores = run.test or run.best
-    return "top1" if scores is None else main_score(scores)
+def result_key(name: str) -> str:
+    """Return the name of a result as a key of JSON, without blanks: "test acc" is test_acc, "run time" run_seconds."""
+    return name.lower().replace("/", "_per_").replace("-", "").replace(" time", "_seconds").replace(" ", "_")
+
+
+def _metrics(runs: Sequence[RunSummary]) -> list[str]:
+    """Return the score that stands for the first run, and top-5 if a run has it; by default the accuracy."""
+    scores = next((scores for run in runs[:1] if (scores := run.test or run.best)), None)
+    main = "top1" if scores is None else main_score(scores)
+    has_top5 = main == "top1" and any("top5" in (run.test or run.best or {}) for run in runs)
+    return [name for name in (main, "top5" if has_top5 else "loss") if name != "loss"]
 
 
 def _pick(score: Mapping[str, Any] | None, key: str) -> Any:

@@ -41,6 +41,12 @@ class RunSummary:
     test: dict[str, Any] | None
     samples_per_s: float | None
     detail: str
+    seconds: float | None = None
+    """Wall time of all its starts that ended orderly, start-up included."""
+    cpu_seconds: float | None = None
+    """CPU time of their ranks."""
+    epoch_seconds: float | None = None
+    """Training time of its last epoch, without evaluation and checkpoints."""
 
     @property
     def trained(self) -> tuple[str, str]:
@@ -93,22 +99,24 @@ def summarise(folder: RunFolder, see: Callable[[dict[str, Any]], None] = lambda 
     """Summarise a run folder, and let `see` see every record, so that a long file is read once."""
     if not folder.is_run:
         raise RunError(f"{folder.path} is not a run: it has no config.toml", hint="to list the runs: paceline runs")
-    best, test, epochs, step, speed = None, None, 0, 0, None
+    best, test, epochs, step, speed, epoch_seconds = None, None, 0, 0, None, None
     for record in read_metrics(folder):
         see(record)
         step = max(step, record.get("step", 0))
         if record["kind"] == "epoch":
             epochs, speed = record["epoch"], record["samples_per_s"]
+            epoch_seconds = record["train_samples"] / speed if speed and "train_samples" in record else None
         score = _evaluation(record)
         if score is not None and record.get("is_best"):
             best = score
         if record["kind"] == "eval" and record["split"] == "test":
             test = score
     lead = read_rank(folder.rank(0)) or {}
+    starts = read_environments(folder)
     return RunSummary(
         folder=folder,
         config=read_config(folder),
-        started=_started(folder),
+        started=starts[0]["time"] if starts else folder.config.stat().st_mtime,
         state=run_state(folder),
         step=max(step, lead.get("step", 0)),
         epochs=epochs,
@@ -116,6 +124,9 @@ def summarise(folder: RunFolder, see: Callable[[dict[str, Any]], None] = lambda 
         test=test,
         samples_per_s=speed,
         detail=lead.get("detail", ""),
+        seconds=_total(starts, "seconds"),
+        cpu_seconds=_total(starts, "cpu_seconds"),
+        epoch_seconds=epoch_seconds,
     )
 
 
@@ -129,9 +140,10 @@ def read_environments(folder: RunFolder) -> list[dict[str, Any]]:
     return [start for start in found if fits(start, Environment)]
 
 
-def _started(folder: RunFolder) -> float:
-    environments = read_environments(folder)
-    return environments[0]["time"] if environments else folder.config.stat().st_mtime
+def _total(starts: list[dict[str, Any]], key: str) -> float | None:
+    """Return a sum over the starts that have the value; None if none has."""
+    values = [start[key] for start in starts if key in start]
+    return sum(values) if values else None
 
 
 def _evaluation(record: dict[str, Any]) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from paceline.records.reader import RunSummary, run_state, summarise
 from paceline.records.schema import Count, Moment, fits, parse_json
 from paceline.records.writer import replacing
 
-VERSION = 1
+VERSION = 2
 LEAST_INDEXED = 200
 """The number of runs from which an index is written: reading fewer takes less than half a second."""
 
@@ -36,6 +36,9 @@ class IndexedSummary(TypedDict):
     test: dict[str, float | str | bool | None] | None
     samples_per_s: float | None
     detail: str
+    seconds: float | None
+    cpu_seconds: float | None
+    epoch_seconds: float | None
 
 
 class IndexEntry(TypedDict):

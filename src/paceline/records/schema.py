@@ -61,6 +61,8 @@ class Environment(TypedDict):
     packages: NotRequired[dict[str, str]]
     variables: NotRequired[dict[str, str]]
     command: NotRequired[list[str]]
+    seconds: NotRequired[float]
+    cpu_seconds: NotRequired[float]
 
 
 class FileEntry(TypedDict):

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from paceline.bench.bench_folder import Bench
 from paceline.bench.statistics import work_differences
 from paceline.core.units import step_time, value_text
-from paceline.records.compare_runs import results
+from paceline.explain.speed_ratio import speed_ratio, too_short
+from paceline.records.compare_runs import compare_runs
 from paceline.report.figures import PageTable
 from paceline.report.page import Facts, Section
 from paceline.report.run_data import RunData
@@ -19,8 +20,15 @@ def comparison(runs: Sequence[RunData]) -> PageTable:
     """Return results as rows, and the settings that differ."""
     settings = [run.summary.config.as_dict() for run in runs]
     is_fair = not any(unlike_runs(runs[0], run) for run in runs)
-    found = [_speeds(run, runs[0], is_fair=is_fair) | results(run.summary) for run in runs]
-    rows = [[name, *(value_text(name, one.get(name)) for one in found)] for name in found[0] if name != "samples/s"]
+    results = compare_runs(*(run.summary for run in runs)).results
+    found = [
+        _speeds(run, runs[0], is_fair=is_fair) | {one.name: one.values[index] for one in results}
+        for index, run in enumerate(runs)
+    ]
+    rows = [
+        [name, *(value_text(name, one.get(name)) for one in found)]
+        for name in dict.fromkeys(n for f in found for n in f)
+    ]
     names = dict.fromkeys(name for one in settings for name in one)
     rows += [
         [name, *(value_text(name, one.get(name)) for one in settings)]
@@ -34,11 +42,16 @@ def _speeds(run: RunData, first: RunData, *, is_fair: bool) -> dict[str, str]:
     """Return speed-up and efficiency of a run relative to the first."""
     facts = {"world": run.where}
     own, base = run.sample_seconds, first.sample_seconds
-    if run.split is None or own is None or base is None or not is_fair:
+    if run.split is None or first.split is None or own is None or base is None or not is_fair:
         return facts
+    facts |= {"step": step_time(float(run.split.steady_state.step.mean()))}
+    if too_short(run.split) or too_short(first.split):
+        return facts | {"speed-up": "too few steps"}
     speedup, devices = base / own, run.num_devices / first.num_devices
-    facts |= {"step": step_time(float(run.split.steady_state.step.mean())), "speed-up": f"{speedup:.2f}×"}
-    return facts | {"efficiency": f"{100 * speedup / devices:.0f}%"}
+    batches = first.summary.config.global_batch, run.summary.config.global_batch
+    ratio = speed_ratio(first.split, run.split, batches=batches)
+    interval = "" if run is first else f" ({ratio.low:.2f}–{ratio.high:.2f})"
+    return facts | {"speed-up": f"{speedup:.2f}×{interval}", "efficiency": f"{100 * speedup / devices:.0f}%"}
 
 
 def environment_section(runs: Sequence[RunData]) -> Section:

@@ -9,6 +9,7 @@ from paceline.bench.bench_text import method_text
 from paceline.bench.statistics import ScalingGroup
 from paceline.core.score_text import TITLES, main_score, score_value
 from paceline.core.units import bit_rate, duration, plural, rate
+from paceline.explain.explain_text import nothing_found
 from paceline.explain.run_numbers import RunBottleneck
 from paceline.records.profile import Profile
 from paceline.report.bench_data import BenchData
@@ -16,12 +17,12 @@ from paceline.report.figures import PageTable
 from paceline.report.learning_curves import curves, learning_table, names_of_runs
 from paceline.report.page import Page, Section
 from paceline.report.page_tables import comparison, environment_section, measurements, unlike_runs
-from paceline.report.run_data import Forecast, RunData, contrast_sentence, run_sentence
+from paceline.report.run_data import Forecast, RunData, contrast_sentence, run_sentence, seeds_sentence
 from paceline.report.scaling_plots import forecast_plots, forecast_table, results_table, scaling_plots
 from paceline.report.step_timeline import one_step
 from paceline.report.time_bars import split_table, steps_of_ranks, steps_of_runs, whole_run
 
-NOTHING_FOUND = "No bottleneck costs 10% of the time."
+FAINT = "Strong lines: validation. Faint lines: training."
 MOST_ADVICE = 6
 MODES = ("dp", "ddp", "fsdp")
 
@@ -78,7 +79,7 @@ def page_of_runs(runs: Sequence[RunData]) -> Page:
     if reasons:
         verdict = "These runs did different work, so their speeds are not compared: " + "; ".join(reasons)
     else:
-        verdict = sentences[-1] if sentences else f"{plural(len(runs), 'run')} side by side"
+        verdict = seeds_sentence(runs) or (sentences[-1] if sentences else f"{plural(len(runs), 'run')} side by side")
     bars = steps_of_runs(runs)
     slowest = max(runs, key=lambda run: run.sample_seconds or 0.0)
     sections = [Section(name="results", title="Side by side", tables=[comparison(runs)])]
@@ -97,7 +98,9 @@ def page_of_runs(runs: Sequence[RunData]) -> Page:
         sections.append(Section(name="step", title=f"One step of {profiled[-1].label}", intro=intro, bars=steps[-1:]))
     plots = curves(runs)
     if plots:
-        sections.append(Section(name="learning", title="Learning curves", keys=names_of_runs(runs), plots=plots))
+        intro = [FAINT] if len(runs) > 1 else []
+        keys = names_of_runs(runs)
+        sections.append(Section(name="learning", title="Learning curves", intro=intro, keys=keys, plots=plots))
     sections.append(environment_section(runs))
     return Page(
         title=f"{plural(len(runs), 'run')} compared",
@@ -167,7 +170,7 @@ def _lead(run: RunData, bottlenecks: Sequence[RunBottleneck]) -> list[str]:
     if run.split is None:
         return []
     if not bottlenecks:
-        return [NOTHING_FOUND]
+        return [_sentence(nothing_found(run.split)) + "."]
     return [
         _sentence(text) + "." for text in (run_sentence(run), *(bottleneck.sentence for bottleneck in bottlenecks[1:]))
     ]

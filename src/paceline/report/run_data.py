@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.core.score_text import main_score, score_value
+from paceline.core.score_text import main_score, score_value, spread_text
 from paceline.core.units import count, plural, rate
 from paceline.explain.bottlenecks import find_bottlenecks
 from paceline.explain.run_numbers import RunBottleneck
+from paceline.explain.speed_ratio import speed_ratio, too_short
 from paceline.explain.time_split import TimeSplit, split_time
 from paceline.predict.cases import run_case
 from paceline.predict.predict_options import BatchOptions, ClusterOptions
 from paceline.predict.prediction import predict
 from paceline.predict.uncertainty import Case, step_of
+from paceline.records.compare_runs import compare_runs
 from paceline.records.folder import RunFolder
 from paceline.records.phases import PHASES, STEP_PHASES, WAIT_PHASES, read_phases
 from paceline.records.profile import Profile, read_profile
@@ -111,23 +113,40 @@ def run_sentence(run: RunData) -> str:
     return ", ".join(parts) if parts else f"nothing measured yet: the run is {summary.state.lower()}"
 
 
+def seeds_sentence(runs: Sequence[RunData]) -> str | None:
+    """Return a sentence with mean and deviation, if the runs differ by their seeds only."""
+    scores = compare_runs(*(run.summary for run in runs)).scores
+    tested = [one for one in scores if one.name.startswith("test ")] or list(scores)
+    if not tested:
+        return None
+    one = tested[0]
+    return f"{one.name} {spread_text(one.name, one.mean, one.deviation)}: mean ± deviation of {len(runs)} seeds"
+
+
 def contrast_sentence(first: RunData, second: RunData) -> str | None:
     """Return a sentence that compares the speed of two runs, with the phase that explains the difference."""
     if first.split is None or second.split is None:
         return None
-    before, after = first.sample_seconds or 1.0, second.sample_seconds or 1.0
-    ratio, devices = before / after, second.num_devices / first.num_devices
-    if max(ratio, 1 / ratio) < 1 + SAME:
-        return f"{second.label} is as fast as {first.label}, within {100 * (max(ratio, 1 / ratio) - 1):.0f}%"
-    if ratio > 1 and devices > 1:
+    for run in (first, second):
+        if (reason := too_short(run.split)) is not None:
+            return f"{run.label}: {reason}"
+    batches = first.summary.config.global_batch, second.summary.config.global_batch
+    ratio, devices = speed_ratio(first.split, second.split, batches=batches), second.num_devices / first.num_devices
+    largest = max(ratio.high, 1 / ratio.low)
+    if largest < 1 + SAME:
+        return f"{second.label} is as fast as {first.label}, within {100 * (largest - 1):.0f}%"
+    if not ratio.is_clear:
+        return f"no difference in speed between {first.label} and {second.label} is certain: {ratio.interval}"
+    if ratio.value > 1 and devices > 1:
         return (
-            f"{second.label}: {ratio:.2f}× as fast as {first.label} on {devices:g}× the devices, "
-            f"{100 * ratio / devices:.0f}% efficient; {_largest_phase(second.split, WAIT_PHASES)}"
+            f"{second.label}: {ratio.value:.2f}× as fast as {first.label} on {devices:g}× the devices "
+            f"({ratio.interval}), {100 * ratio.value / devices:.0f}% efficient; "
+            f"{_largest_phase(second.split, WAIT_PHASES)}"
         )
-    slow, fast = (second, first) if ratio < 1 else (first, second)
-    longer = max(ratio, 1 / ratio)
-    factor = f"{longer:.1f}×" if longer >= 1.5 else f"{100 * (longer - 1):.0f}%"
-    return f"{slow.label}: {factor} slower per sample than {fast.label}; {_slowdown(slow, fast)}"
+    slow, fast = (second, first) if ratio.value < 1 else (first, second)
+    longer = ratio.inverse if ratio.value < 1 else ratio
+    factor = f"{longer.value:.1f}×" if longer.value >= 1.5 else f"{100 * (longer.value - 1):.0f}%"
+    return f"{slow.label}: {factor} slower per sample than {fast.label} ({longer.interval}); {_slowdown(slow, fast)}"
 
 
 def _largest_phase(split: TimeSplit, phases: Iterable[str]) -> str:
