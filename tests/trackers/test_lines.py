@@ -14,7 +14,7 @@ from tests.trackers.sample_records import EPOCH, RUN, SCORE, STEP, VALID
     [
         (Note(text="hello"), "hello"),
         (Note(text="careful", level="warning"), "warning: careful"),
-        (STEP, "step 15/100  loss 0.5000  acc 75.00%  lr 0.05  1,280 samples/s  8.50s left"),
+        (STEP, "step 15/100  loss 0.5000  acc 75.00%  lr 0.05  1,280 samples/s  run: 8.50s left"),
         (
             EPOCH,
             "epoch 2/10  train loss 0.5000  acc 75.00%  |  valid loss 0.5000  acc 90.00%  top-5 100.00%"

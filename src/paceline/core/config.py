@@ -12,15 +12,17 @@ from paceline.core.augment_syntax import parse_steps, standard_policy
 from paceline.core.config_rules import (
     check_fine_tuning,
     check_own_parts,
+    name_of_run,
     refuse_bad_name,
+    refuse_bad_numbers,
     refuse_impossible_shards,
     refuse_passwords,
-    refuse_too_small,
     refuse_unknown_trackers,
     refuse_unused_by_loop,
     stem,
 )
 from paceline.core.errors import ConfigError, SettingError
+from paceline.core.live_code import name_objects
 from paceline.core.setting_types import (
     Every,
     Interval,
@@ -32,6 +34,7 @@ from paceline.core.setting_types import (
     ScheduleName,
     Whole,
 )
+from paceline.core.settings_record import told_by_differences
 from paceline.core.units import count
 
 DATA = Group("Data", sort_key=1)
@@ -48,7 +51,8 @@ DEFAULT_LR = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
 OWN_LR = 0.001
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@told_by_differences
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Config:
     """All settings of what a run computes and which files it writes."""
 
@@ -191,8 +195,9 @@ class Config:
     """Write checkpoints in the background while training continues."""
 
     def __post_init__(self) -> None:
-        refuse_too_small({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
-        _check_numbers(self)
+        name_objects(self)
+        refuse_bad_numbers({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+        _check_batch(self)
         _check_choices(self)
         refuse_impossible_shards(
             {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, self.fixed_shards
@@ -224,7 +229,7 @@ class Config:
         """The folder under runs_dir that the run belongs to."""
         if self.name is not None:
             return self.name
-        return f"{stem(self.data)}-{stem(self.model)}" if self.loop is None else stem(self.loop)
+        return name_of_run(self.data, self.model) if self.loop is None else stem(self.loop)
 
     def resolved(self) -> "Config":
         """Return the same settings with every derived default written out."""
@@ -268,15 +273,7 @@ def _restored(name: str, value: Any) -> Any:
     return Interval.parse(value) if kind is Interval else tuple(value) if kind is tuple else value
 
 
-def _check_numbers(config: Config) -> None:
-    for name in ("lr", "clip", "decay_rate", "bucket_mb"):
-        value = getattr(config, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise SettingError(name, f"is {value}, but must be a number above 0")
-    for name in ("valid_split", "label_smoothing", "ema"):
-        value = getattr(config, name)
-        if value is not None and not 0 <= value < 1:
-            raise SettingError(name, f"is {value}, but must be at least 0 and below 1")
+def _check_batch(config: Config) -> None:
     if config.accumulate > config.global_batch:
         raise ConfigError(
             f"--global-batch {count(config.global_batch)} cannot be computed in {config.accumulate} micro-batches",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, get_args
 from paceline.core.addresses import has_password
 from paceline.core.entry_points import entry_names, is_own_part
 from paceline.core.errors import ConfigError, SettingError, flag, suggestion
+from paceline.core.live_code import is_called_code
 from paceline.core.plugin import is_plugin
 from paceline.core.setting_types import OptimizerName, ScheduleName
 
@@ -89,9 +90,19 @@ def parse_factor(text: str) -> tuple[str, float]:
     return pattern, factor
 
 
+def name_of_run(data: str, model: str) -> str:
+    """Return the folder name of a run: of its data and its model, or of the functions if both lie in one file."""
+    parts = [stem(data), stem(model)]
+    if parts[0] == parts[1] and is_plugin(data) and is_plugin(model):
+        parts = [name.partition(":")[2] or stem(name) for name in (data, model)]
+    return "-".join(parts)
+
+
 def stem(name: str) -> str:
     """Return the part of "my.py:build", "folder:/a/b" or "resnet20" that serves as a folder name."""
     file, _, rest = name.partition(":")
+    if is_called_code(name):
+        return rest
     return Path(file).stem if file.endswith(".py") or not rest else Path(rest).name or file
 
 
@@ -186,8 +197,16 @@ _AT_LEAST: dict[str, float] = {
 }  # fmt: skip
 
 
-def refuse_too_small(values: Mapping[str, Any]) -> None:
-    """Refuse settings below their least value, and infinite ones."""
+def refuse_bad_numbers(values: Mapping[str, Any]) -> None:
+    """Refuse settings out of range, and infinite ones."""
+    for name in ("lr", "clip", "decay_rate", "bucket_mb"):
+        value = values[name]
+        if value is not None and not 0 < value < float("inf"):
+            raise SettingError(name, f"is {value}, but must be a number above 0")
+    for name in ("valid_split", "label_smoothing", "ema"):
+        value = values[name]
+        if value is not None and not 0 <= value < 1:
+            raise SettingError(name, f"is {value}, but must be at least 0 and below 1")
     for name, least in _AT_LEAST.items():
         value = values[name]
         if value is not None and not value >= least:

@@ -27,6 +27,8 @@ class PacelineError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint is not None:
+            self.add_note(f"hint: {hint}")  # shown below a traceback, in a script or a notebook
 
 
 class ConfigError(PacelineError):

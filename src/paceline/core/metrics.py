@@ -88,7 +88,7 @@ def _sums_of_classification(values: Mapping[str, Any]) -> Sums:
     return Sums(parts={"loss": (loss, ExactSum.of(samples)), "accuracy": tuple(counts)}, samples=samples)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Scores:
     """The values of an evaluation by name: the loss first, then the metrics of the task.
 
@@ -97,6 +97,10 @@ class Scores:
 
     by_name: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
+
+    def __repr__(self) -> str:
+        values = [f"{name}={value:.4g}" for name, value in self.by_name.items()]
+        return f"Scores({', '.join([*values, f'samples={self.samples}'])})"
 
     def __hash__(self) -> int:
         return hash((tuple(self.by_name.items()), self.samples))

@@ -14,9 +14,8 @@ from types import CodeType
 from typing import Any
 
 from paceline.core.errors import PacelineError, suggestion
+from paceline.core.live_code import INSTALLED, find_object, is_called_code
 
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages, of any Python installation."""
 NOT_OWN = frozenset({"paceline", "__main__", "__mp_main__"})
 """Modules that are not part of a model: ours, and the calling script, which torch gives a second name."""
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+:\w*")
@@ -41,6 +40,8 @@ def plugin_path(name: str) -> Path:
 
 def load_plugin(name: str, error: type[PacelineError], *, kind: Any = Callable) -> Any:
     """Import the code of "my.py:build" and return its `build`, of this kind; problems are raised as `error`."""
+    if (given := find_object(name, error)) is not None:
+        return given
     file, _, attribute = name.partition(":")
     if not attribute:
         raise error(f"{name} does not name a function", hint=f"write {file}:build")
@@ -91,6 +92,8 @@ def code_files(names: Iterable[str]) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for name in filter(is_plugin, names):
+        if is_called_code(name):
+            continue
         if _is_module(name):
             found |= _module_files(name.partition(":")[0])
             continue

@@ -21,7 +21,7 @@ def score_value(name: str, value: float) -> str:
     """Return a score as text."""
     if name in FRACTIONS:
         return percent(value)
-    return f"{value:.4f}" if name == "loss" else f"{value:.4g}"
+    return f"{value:.4f}" if name == "loss" and abs(value) < 1e4 else f"{value:.4g}"
 
 
 def spread_text(name: str, mean: float, deviation: float) -> str:

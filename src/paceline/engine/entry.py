@@ -81,10 +81,6 @@ def start_run(config: Config = DEFAULTS, *, resume: Path | str | None = None) ->
         if not is_auto(resume):
             raise
         _result_of_finished(config, done, world)
-    except PacelineError as problem:
-        if problem.hint is not None:  # a script shows the traceback, and notes below it
-            problem.add_note(f"hint: {problem.hint}")
-        raise
     finally:
         if is_auto(resume) and folder is not None:
             release(folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paceline.core.config import Config
 from paceline.core.errors import ConfigError, PacelineError, RanksError
+from paceline.core.live_code import refuse_called_code
 from paceline.core.load import write_config
 from paceline.core.start import Start
 from paceline.core.world import World
@@ -47,6 +48,7 @@ def launch(
     )
     start = join_nodes(start, os.environ)
     refuse_ranks("launch", start)
+    refuse_called_code(value for value in config.as_dict().values() if isinstance(value, str))
     plan = plan_launch(config, start, World(), os.environ)
     if plan is None:
         raise RanksError(

@@ -53,7 +53,7 @@ def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
         message=message,
         hint=None if known is None else known.hint,
         trace=_trace(problem) if known is None else None,
-        where=" ".join(getattr(problem, "__notes__", [])),
+        where=" ".join(note for note in getattr(problem, "__notes__", []) if not note.startswith("hint: ")),
         follows=isinstance(problem, LostRankError),
     )
 

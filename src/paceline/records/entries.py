@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.core.metrics import Scores
+from paceline.core.score_text import score_text
+from paceline.core.units import duration
 from paceline.records.phases import PhaseRecord, RankFacts
 
 SplitName = Literal["train", "valid", "test"]
@@ -94,9 +96,9 @@ class EvalRecord:
 Entry = Note | Pulse | StepRecord | EpochRecord | EvalRecord | RankFacts | PhaseRecord
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class RunResult:
-    """The result of a run."""
+    """The result of a run: its scores, its folder, and its history, as rows for pandas."""
 
     folder: Path
     state: State
@@ -112,6 +114,25 @@ class RunResult:
     """The signal that stopped it."""
     num_unreadable: int | None = None
     """Images that could not be decoded, on any rank; None if such an image stops the run."""
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row per epoch, as in pandas.DataFrame(result.history): its step and the scores of both splits.
+
+        A run that ends within its first epoch has a row per evaluation. It is read from the run folder.
+        """
+        from paceline.records.folder import RunFolder  # noqa: PLC0415 - folders know the settings, which know scores
+        from paceline.records.reader import read_metrics  # noqa: PLC0415
+
+        records = [record for record in read_metrics(RunFolder(self.folder)) if record.get("split") != "test"]
+        kind = "epoch" if any(record["kind"] == "epoch" for record in records) else "eval"
+        return [{key: row[key] for key in row if key != "kind"} for row in records if row["kind"] == kind]
+
+    def __repr__(self) -> str:
+        scores = [(name, score) for name, score in (("best", self.best), ("test", self.test)) if score is not None]
+        shown = [f"{split} {score_text(score.by_name)}" for split, score in scores]
+        facts = [str(self.folder), self.state.lower(), f"{self.epochs:.3g} epochs in {duration(self.seconds)}", *shown]
+        return f"<RunResult {', '.join(facts)}>"
 
 
 def record_as_json(entry: StepRecord | EpochRecord | EvalRecord) -> dict[str, Any]:

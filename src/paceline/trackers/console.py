@@ -2,12 +2,13 @@
 
 from typing import Any, TextIO
 
-from paceline.core.metrics import Scores
 from paceline.core.score_text import score_text
-from paceline.core.units import rate
 from paceline.records.entries import Entry, Pulse, RunResult, StepRecord
 from paceline.trackers.base import RunInfo
-from paceline.trackers.lines import as_line
+from paceline.trackers.lines import as_line, left_text, progress_text
+
+WIDE = 90
+"""Columns of a terminal from which the bar also shows the scores."""
 
 
 class Plain:
@@ -33,6 +34,30 @@ class Plain:
         """Do nothing."""
 
 
+class Notebook(Plain):
+    """Lines in a notebook, the last of which shows the current step; a notebook obeys carriage returns."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._width = 0
+
+    def record(self, entry: Entry) -> None:
+        """Rewrite the last line, or print a line above it."""
+        if isinstance(entry, Pulse | StepRecord):
+            self._rewrite(progress_text(entry, self._run))
+        elif as_line(entry, self._run) is not None:
+            self._rewrite("")
+            super().record(entry)
+
+    def close(self, result: RunResult | None) -> None:
+        """Remove the last line."""
+        self._rewrite("")
+
+    def _rewrite(self, text: str) -> None:
+        print(f"\r{' ' * self._width}\r{text}", end="", file=self._stream, flush=True)
+        self._width = len(text)
+
+
 class Live:
     """A progress bar over the epoch, with the log lines above it."""
 
@@ -55,7 +80,7 @@ class Live:
     def record(self, entry: Entry) -> None:
         """Move the bar, or print a line above it."""
         if isinstance(entry, Pulse | StepRecord):
-            self._move(entry.step, entry.epoch, entry.score, entry.samples_per_s)
+            self._move(entry)
             return
         line = as_line(entry, self._run)
         if line is not None:
@@ -68,15 +93,18 @@ class Live:
             self._bar.stop()
             self._bar = None
 
-    def _move(self, step: int, epoch: int, score: Scores, samples_per_s: float) -> None:
-        bar = self._bar or self._start(epoch)
-        first = (epoch - 1) * self._run.steps_per_epoch
+    def _move(self, entry: Pulse | StepRecord) -> None:
+        bar = self._bar or self._start(entry.epoch)
+        first = (entry.epoch - 1) * self._run.steps_per_epoch
         total = min(self._run.steps_per_epoch, self._run.total_steps - first)
-        if epoch != self._epoch:
+        if entry.epoch != self._epoch:
             bar.reset(self._task, total=total)
-            self._epoch = epoch
-        text = f"{score_text(score.by_name, most=2)}  {rate(samples_per_s)} samples/s"
-        bar.update(self._task, completed=step - first, epoch=epoch, text=text, refresh=True)
+            self._epoch = entry.epoch
+        most = 2 if self._console.width >= WIDE else 0
+        text = "  ".join(
+            part for part in (score_text(entry.score.by_name, most=most), left_text(entry, self._run)) if part
+        )
+        bar.update(self._task, completed=entry.step - first, epoch=entry.epoch, text=text, refresh=True)
 
     def _start(self, epoch: int) -> Any:
         from rich import progress  # noqa: PLC0415 - see open
@@ -84,10 +112,9 @@ class Live:
         epochs = -(-self._run.total_steps // self._run.steps_per_epoch)
         bar = progress.Progress(
             progress.TextColumn(f"epoch {{task.fields[epoch]}}/{epochs}"),
-            progress.BarColumn(bar_width=24),
+            progress.BarColumn(bar_width=24 if self._console.width >= WIDE else 8),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[text]}"),
-            progress.TimeRemainingColumn(compact=True),
             console=self._console,
             auto_refresh=False,
             transient=True,
@@ -99,5 +126,7 @@ class Live:
 
 
 def console_for(stream: TextIO) -> Plain | Live:
-    """Return the console for the stream: a progress bar on a terminal, otherwise lines."""
+    """Return the console for the stream: a progress bar on a terminal, a live line in a notebook, otherwise lines."""
+    if type(stream).__module__.startswith("ipykernel."):
+        return Notebook(stream)
     return Live() if stream.isatty() else Plain(stream)

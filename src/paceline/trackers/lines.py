@@ -2,7 +2,7 @@
 
 from paceline.core.score_text import score_text
 from paceline.core.units import count, duration, escape_controls, plural, rate
-from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, StepRecord
+from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, StepRecord
 from paceline.trackers.base import RunInfo
 
 
@@ -22,13 +22,22 @@ def as_line(entry: Entry, run: RunInfo) -> str | None:
             return None
 
 
+def left_text(entry: Pulse | StepRecord, run: RunInfo) -> str:
+    """Return the speed of training, and the time that the rest of the run takes at this speed."""
+    left = (run.total_steps - entry.step) * run.config.global_batch / max(entry.samples_per_s, 1e-9)
+    return f"{rate(entry.samples_per_s)} samples/s  run: {duration(left)} left"
+
+
+def progress_text(entry: Pulse | StepRecord, run: RunInfo) -> str:
+    """Return the current step as a line that the next one replaces."""
+    epochs = -(-run.total_steps // run.steps_per_epoch)
+    scores = score_text(entry.score.by_name, most=2)
+    return f"epoch {entry.epoch}/{epochs}  step {entry.step}/{run.total_steps}  {scores}  {left_text(entry, run)}"
+
+
 def _step(entry: StepRecord, run: RunInfo) -> str:
-    left = (run.total_steps - entry.step) * entry.score.samples / max(entry.samples_per_s, 1e-9)
-    steps = max(1, round(entry.score.samples / run.config.global_batch))
-    return (
-        f"step {entry.step}/{run.total_steps}  {score_text(entry.score.by_name, most=2)}  "
-        f"lr {entry.lr:.4g}  {rate(entry.samples_per_s)} samples/s  {duration(left / steps)} left"
-    )
+    scores = score_text(entry.score.by_name, most=2)
+    return f"step {entry.step}/{run.total_steps}  {scores}  lr {entry.lr:.4g}  {left_text(entry, run)}"
 
 
 def _epoch(entry: EpochRecord, run: RunInfo) -> str:
