@@ -224,6 +224,9 @@ def test_a_superfluous_or_missing_flag_or_argument(run):
         (["train", "--exact=bit-wise"], '--exact: expected one of order, bitwise, got "bit-wise"', "use bitwise"),
         (["train", "--output=x"], "Unknown option: --output.", "use --runs-dir"),
         (["train", "--frobnicate"], "Unknown option: --frobnicate.", "to list its flags: paceline train --help"),
+        (["train", "--devices=1"], "--devices 1 chooses GPUs, but this rank trains on the CPU", "drop it"),
+        (["train", "--max-restarts=2"], "--max-restarts 2 has no effect: Paceline starts no ranks here that it could "
+         "restart", "add --nproc"),
         (["train", "--device=gpu"], "there is no device gpu", "use cuda"),
         (["train", "resnet20"], 'train does not take "resnet20"', "settings are flags, as in --model resnet20"),
         (["eval"], "eval needs RUN", "to list the runs: paceline runs; then: paceline eval NAME"),

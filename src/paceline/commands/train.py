@@ -9,7 +9,7 @@ import psutil
 from cyclopts import Parameter
 
 from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
-from paceline.core.errors import ExitCode, StoppedError
+from paceline.core.errors import ConfigError, ExitCode, StoppedError
 from paceline.core.load import Settings
 from paceline.core.start import Start
 from paceline.core.world import World
@@ -70,6 +70,11 @@ def train_command(
     start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
+    if plan is None and start.max_restarts:
+        raise ConfigError(
+            f"--max-restarts {start.max_restarts} has no effect: Paceline starts no ranks here that it could restart",
+            hint="add --nproc, or let the launcher of this process restart it",
+        )
     try:
         if plan is not None:
             return launch_ranks(plan, settings, start, _args_of_ranks(start, resume, summary=summary))

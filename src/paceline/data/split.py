@@ -87,6 +87,8 @@ class DataSet:
     classes: tuple[str, ...] = ()
     image_shape: tuple[int, int, int] | None = None
     """Channels, height, width of an image as the model sees it; None if samples are not images."""
+    warnings: tuple[str, ...] = ()
+    """What looks like a mistake in the data, a sentence each."""
     named_facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts under other names, such as vocab_size."""
 

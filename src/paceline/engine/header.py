@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
 
+from paceline.core.config import DEFAULTS_BY_NAME
+from paceline.core.no_effect import without_effect
 from paceline.core.units import count, plural
 from paceline.engine.evaluate import num_scored
 from paceline.engine.job import Job
@@ -98,7 +101,9 @@ def _scores(job: Job, folder: RunFolder) -> Iterator[str]:
 
 
 def settings_warnings(job: RecordedJob) -> Iterator[str]:
-    """Yield warnings about settings that make the run slow or the result poor."""
+    """Yield warnings about settings that have no effect, or that make the run slow or the result poor."""
+    values = {field.name: getattr(job.config, field.name) for field in fields(job.config)}
+    yield from without_effect(values, DEFAULTS_BY_NAME, world_size=job.plan.world_size)
     if job.config.precision == "bf16" and not has_fast_bf16(job.device):
         yield (
             f"{job.device} has no bf16 instructions, so --precision bf16 is emulated and about 12× slower than fp32; "

@@ -278,7 +278,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         splits=splits,
         task_name=task_name,
         scoring=scoring,
-        data=replace(facts, warnings=(*facts.warnings, *notes)),
+        data=replace(facts, warnings=(*facts.warnings, *data.warnings, *notes)),
         plan=plan,
         lr_plan=LrPlan.make(config, plan),
         model=model,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from paceline.core.config import Config
-from paceline.core.errors import FinishedError, RunError, flag
+from paceline.core.errors import ConfigError, FinishedError, RunError, flag
 from paceline.core.load import config_text
 from paceline.core.start import Start
 from paceline.core.stopping import StopRequest, interruptible, stop_on_signals
@@ -124,6 +124,11 @@ class Startup:
 
     def agree(self) -> None:
         """Refuse ranks with different settings, and CPUs that do not support them. Collective."""
+        if self.start.devices and self.team.device.type == "cpu":
+            raise ConfigError(
+                f"--devices {','.join(map(str, self.start.devices))} chooses GPUs, but this rank trains on the CPU",
+                hint="drop it; for several ranks on the CPU use --nproc 2",
+            )
         self.team.agree(shared_facts(self.config))
         choose_kernels(self.team.device, bitwise=self.config.exact == "bitwise")
         if self.config.precision == "bf16":

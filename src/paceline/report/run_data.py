@@ -127,9 +127,9 @@ def contrast_sentence(first: RunData, second: RunData) -> str | None:
     """Return a sentence that compares the speed of two runs, with the phase that explains the difference."""
     if first.split is None or second.split is None:
         return None
-    for run in (first, second):
-        if (reason := too_short(run.split)) is not None:
-            return f"{run.label}: {reason}"
+    for label, split in ((first.label, first.split), (second.label, second.split)):
+        if (reason := too_short(split)) is not None:
+            return f"{label}: {reason}"
     batches = first.summary.config.global_batch, second.summary.config.global_batch
     ratio, devices = speed_ratio(first.split, second.split, batches=batches), second.num_devices / first.num_devices
     largest = max(ratio.high, 1 / ratio.low)

@@ -8,6 +8,7 @@ import torch
 
 from paceline.core.errors import DataError
 from paceline.data.sources.user import open_user_data
+from paceline.data.sources.user_images import uneven_classes
 
 PLUGIN = """
 import random, torch
@@ -149,3 +150,12 @@ def test_an_item_without_a_label_is_not_a_labelled_image(open_named):
     with pytest.raises(DataError, match=r"item 0 is not a pair \(image, label\)") as caught:
         open_named("Scenes", task="classification")
     assert "--task" in str(caught.value.hint)
+
+
+def test_classes_without_images_and_uneven_classes_are_named():
+    labels = [1] * 90 + [2] * 9
+    assert list(uneven_classes("my.py:data", labels, 4)) == [
+        "my.py:data: no image of 4 classes has label 0, 3; labels start at 0",
+        "my.py:data: classes have between 9 and 90 images: 0, 90, 9, 0",
+    ]
+    assert list(uneven_classes("my.py:data", [0, 1, 0, 1, 1], 2)) == []

@@ -19,7 +19,7 @@ from paceline.data.augment.user_step import UserStep, change_sample
 from paceline.data.collate import Collate, explained, stack_samples
 from paceline.data.order import held_out
 from paceline.data.seeding import seed_generators
-from paceline.data.sources.user_images import check_labels, has_channels_last, to_images, to_labels
+from paceline.data.sources.user_images import check_labels, has_channels_last, to_images, to_labels, uneven_classes
 from paceline.data.split import DataSet, Ids, ImageBatch, Split, Subset
 from paceline.data.tree import Tree
 
@@ -90,7 +90,9 @@ def _labelled_images(name: str, datasets: Sequence[Any], to_split: "ToSplit", or
             hint="return channels × height × width: image.permute(2, 0, 1)",
         )
     train, test = splits if len(splits) == 2 else _hold_out_test(splits[0], order)
-    return DataSet(train=train, test=test, classes=classes, image_shape=(shape[0], shape[1], shape[2]))
+    notes = class_warnings(name, datasets, len(classes))
+    shape = (shape[0], shape[1], shape[2])
+    return DataSet(train=train, test=test, classes=classes, image_shape=shape, warnings=notes)
 
 
 class MapStyle:
@@ -250,6 +252,12 @@ def _classes(name: str, datasets: Sequence[Any]) -> tuple[str, ...]:
     if not labels:
         raise DataError(f"{name} has no number of classes", hint="set num_classes on the data set")
     return tuple(map(str, range(max(map(max, labels)) + 1)))
+
+
+def class_warnings(name: str, datasets: Sequence[Any], num_classes: int) -> tuple[str, ...]:
+    """Return a warning about classes of the training data without images or with few, if the labels are in memory."""
+    labels = _all_labels(name, datasets[0])
+    return () if labels is None else tuple(uneven_classes(name, labels, num_classes))
 
 
 def _all_labels(name: str, dataset: Any) -> list[int] | None:

@@ -1,6 +1,6 @@
 """The user's own labelled images: samples become a batch, and what is no image or no label is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import DataError
+from paceline.core.units import count
 from paceline.data.split import Ids, ImageBatch
+
+MOST_SHOWN = 8
+UNEVEN = 3
+"""How many times more images a class has than another, from which the counts are shown."""
 
 
 def has_channels_last(shape: Sequence[int]) -> bool:
@@ -44,6 +49,20 @@ def to_labels(name: str, samples: Sequence[Any]) -> list[Any]:
     except (LookupError, TypeError) as cause:
         problem = f"{name} returned a list, but not of pairs (image, label)"
         raise DataError(problem, hint="return (image, label) for every sample, or name another --task") from cause
+
+
+def uneven_classes(name: str, labels: Sequence[int], num_classes: int) -> Iterator[str]:
+    """Yield a sentence if classes have no images, or a few times fewer than others."""
+    counts = np.bincount(np.asarray(labels), minlength=num_classes)
+    missing = np.flatnonzero(counts == 0)
+    if len(missing):
+        shown = ", ".join(map(str, missing[:MOST_SHOWN])) + (", …" if len(missing) > MOST_SHOWN else "")
+        first = "; labels start at 0" if missing[0] == 0 else ""
+        yield f"{name}: no image of {num_classes} classes has label {shown}{first}"
+    present = counts[counts > 0]
+    if len(present) and present.max() >= UNEVEN * present.min():
+        shown = ", ".join(map(count, counts[:MOST_SHOWN])) + (", …" if num_classes > MOST_SHOWN else "")
+        yield f"{name}: classes have between {count(present.min())} and {count(present.max())} images: {shown}"
 
 
 def _floating(image: Any, index: int, name: str) -> Tensor:
