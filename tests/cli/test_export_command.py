@@ -46,6 +46,21 @@ def test_the_card_loads_the_model_as_it_says(exported, monkeypatch):
     assert names["model"](IMAGES).shape == (5, 10)
 
 
+def test_onnx_is_one_quiet_file_for_any_number_of_samples(train, run):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    reference = pytest.importorskip("onnx.reference")
+    train("--model=mlp", "--steps=3", "--name=small")
+    answer = run("export", "small", "--out=out", "--format=onnx")
+    assert answer.code == 0, answer.err
+    assert answer.out.split() == ["out/model.onnx", "out/README.md"]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["README.md", "model.onnx"]
+    model = build_model("mlp", num_classes=10, image_shape=(1, 8, 8))
+    model.load_state_dict(final_state(Path("runs/small/001"))["model"])
+    (computed,) = reference.ReferenceEvaluator(onnx.load("out/model.onnx")).run(None, {"input": IMAGES.numpy()})
+    torch.testing.assert_close(torch.from_numpy(computed), model.eval()(IMAGES), rtol=1e-4, atol=1e-5)
+
+
 def test_an_unknown_format_and_a_missing_library_are_explained(train, run):
     train("--steps=1", "--name=tiny")
     assert run("export", "tiny", "--format=pickle").message == "there is no format pickle"

@@ -25,6 +25,10 @@ from paceline.records.folder import RunFolder
 
 WEIGHTS, SETTINGS, CARD, STATE_DICT = "model.safetensors", "config.json", "README.md", "pytorch_model.bin"
 PROGRAM, ONNX = "model.pt2", "model.onnx"
+ANY_NUMBER = ({0: torch.export.Dim("samples")},)
+"""The shape that an exported program leaves open."""
+LARGEST_ONNX = 1 << 30
+"""Bytes of weights in the file itself, which cannot have more than 2 GB; more lie in a file beside it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +85,8 @@ def write_safetensors(export: Export, folder: Path) -> Path:
     text = json.dumps(settings, indent=2)
     if export.config.model.startswith("hf:"):
         weights = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
-        source = Path(export.config.model.partition(":")[2]).expanduser() / SETTINGS
-        text = source.read_text(encoding="utf-8")
+        model: Any = export.model
+        text = model.model.config.to_json_string()
     path = folder / WEIGHTS
     save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path, metadata={"format": "pt"})
     (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
@@ -97,9 +101,8 @@ def write_state_dict(export: Export, folder: Path) -> Path:
 
 def write_program(export: Export, folder: Path) -> Path:
     """Write the model as a program of torch.export that takes any number of samples."""
-    dynamic = ({0: torch.export.Dim("samples")},)
     try:
-        program = torch.export.export(export.model, (export.example,), dynamic_shapes=dynamic)
+        program = torch.export.export(export.model, (export.example,), dynamic_shapes=ANY_NUMBER)
     except Exception as cause:
         raise ModelError(
             f"torch.export does not support {export.config.model}: {type(cause).__name__}: {cause}",
@@ -116,8 +119,17 @@ def write_onnx(export: Export, folder: Path) -> Path:
             importlib.import_module(library)
         except ImportError as cause:
             raise ConfigError(f"--format onnx needs {library}", hint="pip install onnx onnxscript") from cause
-    path = folder / ONNX
-    torch.onnx.export(export.model, (export.example,), str(path), dynamo=True)
+    path, names = folder / ONNX, {"input_names": ["input"], "output_names": ["output"]}
+    try:
+        torch.onnx.export(
+            export.model, (export.example,), str(path), dynamo=True, dynamic_shapes=ANY_NUMBER, verbose=False,
+            external_data=sum(each.nbytes for each in export.weights.values()) > LARGEST_ONNX, **names,
+        )  # fmt: skip
+    except torch.onnx.errors.OnnxExporterError as cause:
+        raise ModelError(
+            f"ONNX does not support {export.config.model}: {type(cause).__name__}: {str(cause).splitlines()[0]}",
+            hint="use --format safetensors",
+        ) from cause
     return path
 
 
@@ -146,6 +158,11 @@ def model_card(export: Export, scores: Mapping[str, Any]) -> str:
     settings = "\n".join(f"| `{key}` | {value} |" for key, value in config.as_dict().items())
     measured = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
     facts = ", ".join(f"{name}={value!r}" for name, value in export.facts.items() if name in LOADED)
+    if config.model.startswith("hf:"):
+        kind = "AutoModelForCausalLM" if "vocab_size" in export.facts else "AutoModelForImageClassification"
+        load = HF_LOAD.format(kind=kind)
+    else:
+        load = OWN_LOAD.format(model=config.model, facts=facts)
     return f"""# {config.run_name}
 
 {config.model}, trained on {config.data} with Paceline. Weights of `{export.checkpoint.name}` of the run `{export.run}`.
@@ -159,12 +176,7 @@ def model_card(export: Export, scores: Mapping[str, Any]) -> str:
 ## Use
 
 ```python
-from paceline.models.zoo import build_model
-from safetensors.torch import load_file
-
-model = build_model("{config.model}", {facts})
-model.load_state_dict(load_file("{WEIGHTS}"))
-model.eval()
+{load}
 ```
 
 ## Settings
@@ -175,6 +187,16 @@ model.eval()
 """
 
 
+OWN_LOAD = f"""from paceline.models.zoo import build_model
+from safetensors.torch import load_file
+
+model = build_model("{{model}}", {{facts}})
+model.load_state_dict(load_file("{WEIGHTS}"))
+model.eval()"""
+HF_LOAD = """from transformers import {kind}
+
+model = {kind}.from_pretrained(".")
+model.eval()"""
 LOADED = ("num_classes", "num_outputs", "image_shape", "vocab_size", "context")
 """Facts of the data that built-in models are built from."""
 
