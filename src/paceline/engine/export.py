@@ -119,12 +119,19 @@ def write_onnx(export: Export, folder: Path) -> Path:
             importlib.import_module(library)
         except ImportError as cause:
             raise ConfigError(f"--format onnx needs {library}", hint="pip install onnx onnxscript") from cause
-    path, names = folder / ONNX, {"input_names": ["input"], "output_names": ["output"]}
+    path, size = folder / ONNX, sum(each.nbytes for each in export.weights.values())
     try:
         torch.onnx.export(
-            export.model, (export.example,), str(path), dynamo=True, dynamic_shapes=ANY_NUMBER, verbose=False,
-            external_data=sum(each.nbytes for each in export.weights.values()) > LARGEST_ONNX, **names,
-        )  # fmt: skip
+            export.model,
+            (export.example,),
+            str(path),
+            dynamo=True,
+            dynamic_shapes=ANY_NUMBER,
+            verbose=False,
+            external_data=size > LARGEST_ONNX,
+            input_names=["input"],
+            output_names=["output"],
+        )
     except torch.onnx.errors.OnnxExporterError as cause:
         raise ModelError(
             f"ONNX does not support {export.config.model}: {type(cause).__name__}: {str(cause).splitlines()[0]}",
