@@ -7,6 +7,7 @@ import pytest
 from paceline.doctor.checkup import Checkup, FolderCheck, RankCheck
 from paceline.doctor.doctor_text import checkup_text
 from paceline.doctor.findings import findings
+from paceline.parallel.speed_check import RankSpeed, Speeds
 from paceline.records.profile import LinkPoint
 
 VERSIONS = {"python": "3.11.7", "paceline": "0.1.0", "torch": "2.13.0"}
@@ -15,6 +16,7 @@ RANK = RankCheck(
     gpus_there=0, gpus_seen=0, open_files=4096, shared_memory=1 << 30, interface="eth0", line_rate=125e6,
     can_listen=True,
 )  # fmt: skip
+FAST = RankSpeed(rank=0, host="one", flops=4e10, copy_rate=8e9)
 FOLDER = FolderCheck(rank=0, path="runs", kind="nfs4", sync_seconds=0.01, bytes_per_second=1e8)
 HEALTHY = Checkup(
     ranks=(RANK, replace(RANK, rank=1, host="two")),
@@ -25,6 +27,7 @@ HEALTHY = Checkup(
         LinkPoint(bytes=1 << 24, in_flight=1, samples=(0.14, 0.141)),
     ),
     backend="gloo",
+    speeds=Speeds(ranks=(FAST, replace(FAST, rank=1, host="two"))),
 )
 
 

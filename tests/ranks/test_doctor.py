@@ -4,6 +4,8 @@ from pathlib import Path
 
 from paceline.doctor.findings import findings
 from paceline.doctor.probe import check_up
+from paceline.parallel import speed_check
+from paceline.parallel.speed_check import measure_speeds, outliers
 from tests.ranks.checkups import quiet
 
 
@@ -34,3 +36,22 @@ def test_a_folder_without_write_permission_is_found(ranks):
     (finding,) = findings(quiet(checkup))
     assert finding.level == "problem"
     assert "cannot write to /proc/nothing" in finding.text
+
+
+def measured(team, slow_rank=None):
+    """Time all ranks; the products of one take ten times as long as they should."""
+    product, mm = speed_check.torch.mm, speed_check.torch.mm
+    if team.world.rank == slow_rank:
+        speed_check.torch.mm = lambda *matrices: [product(*matrices) for _ in range(10)]
+    try:
+        return measure_speeds(team)
+    finally:
+        speed_check.torch.mm = mm
+
+
+def test_ranks_and_their_link_are_timed_and_a_slow_rank_is_named(ranks):
+    first, second = ranks(2).run(measured)
+    assert first == second
+    assert [(pair.first, pair.second, pair.rate > 0) for pair in first.pairs] == [(0, 1, True)]
+    slow = ranks(2).run(measured, 1)[0]
+    assert any(text.startswith("rank 1 on ") and " computes at " in text for text in outliers(slow))

@@ -103,7 +103,8 @@ def test_the_example_for_mlflow_has_forty_lines_and_logs_a_run_and_its_resume(el
 
 def test_the_example_runs_with_the_real_mlflow(elsewhere, monkeypatch, small_run):
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
-    mlflow.set_tracking_uri(f"sqlite:///{elsewhere}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow-skinny has no database
+    mlflow.set_tracking_uri(f"file:{elsewhere}/mlruns")
     small_run(track=(f"{EXAMPLE}:MLflow",), log_every=8)
     (found,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
     assert found.info.status == "FINISHED"

@@ -44,6 +44,8 @@ class Start:
     """GPUs that this process may use, as in --devices 0,1."""
     trust: Annotated[bool, Parameter(group=RANKS, negative="")] = False
     """Run code that lies inside the run folder of --resume, as of a folder from elsewhere."""
+    check_up: Annotated[bool, Parameter(group=RANKS, negative="")] = False
+    """Before the first step, time compute, memory and links of all ranks, and name a slow one."""
     timeout: Annotated[float, Parameter(group=RANKS)] = 300.0
     """Seconds to wait for other ranks before giving up and naming the missing ones."""
 

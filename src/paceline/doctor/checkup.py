@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from paceline.parallel.speed_check import Speeds
 from paceline.records.environment import Bf16
 from paceline.records.profile import LinkPoint
 
@@ -71,6 +72,8 @@ class Checkup:
     sweep: tuple[LinkPoint, ...]
     """All-reduces of growing size; empty for a lone rank."""
     backend: str
+    speeds: Speeds
+    """Compute and memory of every rank, and the links in pairs."""
 
     @property
     def world_size(self) -> int:

@@ -9,13 +9,14 @@ from paceline.doctor.checkup import Checkup
 from paceline.doctor.findings import Diagnosis
 
 MOST_RANKS = 16
+MOST_PAIRS = 6
 
 
 def checkup_text(checkup: Checkup, found: Sequence[Diagnosis]) -> str:
     """Return the measurements and the problems."""
     parts = [_versions(checkup), _ranks(checkup), _folder(checkup)]
     if checkup.sweep:
-        parts.append(_sweep(checkup))
+        parts += [_sweep(checkup), *_pairs(checkup)]
     return "\n\n".join([*parts, _verdict(checkup, found)])
 
 
@@ -33,6 +34,7 @@ def checkup_values(checkup: Checkup, found: Sequence[Diagnosis]) -> dict[str, An
         "clocks": list(checkup.clocks),
         "backend": checkup.backend,
         "sweep": sweep,
+        "speeds": asdict(checkup.speeds),
     }
 
 
@@ -43,11 +45,12 @@ def _versions(checkup: Checkup) -> str:
 
 
 def _ranks(checkup: Checkup) -> str:
-    head = ["rank", "host", "device", "threads", "cores", "load", "interface", "clock"]
+    head = ["rank", "host", "device", "threads", "cores", "load", "compute", "memory", "interface", "clock"]
     rows = [
         [str(rank.rank), rank.host, rank.device, str(rank.threads), str(rank.cores), f"{rank.load:.1f}",
+         f"{speed.flops / 1e9:.3g} GFLOP/s", f"{size(speed.copy_rate)}/s",
          rank.interface or "–", f"{1e3 * ahead:+.1f} ms"]
-        for rank, ahead in zip(checkup.ranks, checkup.clocks, strict=True)
+        for rank, speed, ahead in zip(checkup.ranks, checkup.speeds.ranks, checkup.clocks, strict=True)
     ]  # fmt: skip
     hidden = len(rows) - MOST_RANKS
     return table(head, rows[:MOST_RANKS]) + (f"\n… and {plural(hidden, 'rank')} more" if hidden > 0 else "")
@@ -76,6 +79,19 @@ def _sweep(checkup: Checkup) -> str:
     message, rate = 1e6 * min(small.samples) / hops, bit_rate(checkup.bus_bandwidth(large))
     found = f"{message:.0f} µs per message, {rate} at {_power(large.bytes)}"
     return table([f"all-reduce ({checkup.backend})", "takes", "bus bandwidth"], rows) + f"\n{found}"
+
+
+def _pairs(checkup: Checkup) -> list[str]:
+    """Return the links in pairs: a table of the slowest, if there are several."""
+    pairs = sorted(checkup.speeds.pairs, key=lambda pair: pair.rate)
+    hosts = [rank.host for rank in checkup.ranks]
+    rows = [
+        [f"{pair.first} – {pair.second}", f"{hosts[pair.first]} – {hosts[pair.second]}", bit_rate(pair.rate)]
+        for pair in pairs[:MOST_PAIRS]
+    ]
+    rest = len(pairs) - MOST_PAIRS
+    more = f"\n… and {plural(rest, 'pair')} more, the fastest {bit_rate(pairs[-1].rate)}" if rest > 0 else ""
+    return [table(["pair", "hosts", "both ways"], rows) + more] if len(rows) > 1 else []
 
 
 def _verdict(checkup: Checkup, found: Sequence[Diagnosis]) -> str:

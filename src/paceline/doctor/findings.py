@@ -8,6 +8,7 @@ from typing import Literal
 
 from paceline.core.units import bit_rate, duration, plural, size
 from paceline.doctor.checkup import Checkup, RankCheck
+from paceline.parallel.speed_check import outliers
 
 LARGEST_SKEW = 1.0
 SLOW_SYNC = 0.1
@@ -161,6 +162,11 @@ def _links(checkup: Checkup) -> Iterator[Diagnosis]:
             yield Diagnosis("problem", text, "set GLOO_SOCKET_IFNAME to the interface that reaches them")
 
 
+def _speeds(checkup: Checkup) -> Iterator[Diagnosis]:
+    for text in outliers(checkup.speeds):
+        yield Diagnosis("warning", text, "every step waits for it: look for other programs, heat or a bad link there")
+
+
 def _one_per_host(checkup: Checkup) -> list[RankCheck]:
     return list({rank.host: rank for rank in reversed(checkup.ranks)}.values())[::-1]
 
@@ -174,4 +180,5 @@ CHECKS: tuple[Callable[[Checkup], Iterator[Diagnosis]], ...] = (
     _folder,
     _clocks,
     _links,
+    _speeds,
 )

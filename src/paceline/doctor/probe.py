@@ -24,6 +24,7 @@ from paceline.parallel.amx import find_bf16
 from paceline.parallel.device import describe_device
 from paceline.parallel.join import joined
 from paceline.parallel.link_sweep import time_all_reduce
+from paceline.parallel.speed_check import measure_speeds
 from paceline.parallel.team import Team
 from paceline.parallel.visible_gpus import count_gpus
 from paceline.records.environment import cpu_name
@@ -58,6 +59,7 @@ def check_up(team: Team, folder: Path, *, gpus_there: int, largest: int, environ
         folder=tuple(folders),
         clocks=_clocks(team),
         sweep=_sweep(team, largest),
+        speeds=measure_speeds(team),
         backend="none" if team.world.size == 1 else str(dist.get_backend()),
     )
 

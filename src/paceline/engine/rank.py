@@ -34,6 +34,7 @@ from paceline.parallel.device import choose_kernels, describe_device, gpu_versio
 from paceline.parallel.exact.determinism import deterministic_only, fingerprint, refuse_other_bits
 from paceline.parallel.join import joined
 from paceline.parallel.lost_ranks import lost_rank_named
+from paceline.parallel.speed_check import measure_speeds, outliers, speeds_text
 from paceline.parallel.stacks import stack_on_request
 from paceline.parallel.team import Team
 from paceline.records.attempt import has_locks, sees_attempt, take_over
@@ -136,6 +137,10 @@ class Startup:
             self.notes += [] if note is None else [Note(text=note, level="warning")]
         if self.config.exact == "bitwise":
             self.team.agree(fingerprint(self.config, self.team.device))
+        if self.start.check_up:
+            speeds = measure_speeds(self.team)
+            self.notes.append(Note(text=f"speed    {speeds_text(speeds)}"))
+            self.notes += [Note(text=text, level="warning") for text in outliers(speeds)]
 
     def measured(self, stop: StopRequest) -> Profile:
         """Measure a profile before the run starts. Collective: every rank must call it."""
