@@ -43,7 +43,8 @@ MISTAKES = (
     Planted("lost-samples", "DistributedSampler(train_data, seed=3)",
             "DistributedSampler(train_data, num_replicas=4, rank=rank)", line=TRAIN_LOOP),
     Planted("uneven-batches", LOADER,
-            "batches = [list(range(16 * n + 8 * rank, 16 * n + 8 + 6 * rank)) for n in range(12)]\n"
+            "batches = [list(range(16 * n + 8 * rank, 16 * n + 8 + 8 * rank)) for n in range(11)]\n"
+            "    batches.append(list(range(176 + 8 * rank, 184 + 6 * rank)))\n"
             "    train_loader = DataLoader(train_data, batch_sampler=batches)", line=TRAIN_LOOP),
     Planted("uneven-steps", LOADER, LOADER.replace("batch_size=8", "batch_size=8 + 2 * rank"), line=TRAIN_LOOP),
     Planted("split-differs", "train_data, valid_data = Numbers(300, 1), Numbers(101, 2)",
@@ -56,7 +57,7 @@ MISTAKES = (
     Planted("eval-padded", "valid_loader = DataLoader(shard, batch_size=16)",
             "valid_loader = DataLoader(valid_data, 16, sampler=DistributedSampler(valid_data, shuffle=False))"),
     Planted("eval-dropped", "valid_loader = DataLoader(shard, batch_size=16)",
-            "valid_loader = DataLoader(valid_data, 16, sampler=range(rank, 96, 2))"),
+            "valid_loader = DataLoader(shard, batch_size=16, drop_last=True)"),
     Planted("eval-everywhere", "DataLoader(shard, batch_size=16)", "DataLoader(valid_data, batch_size=16)",
             line="for inputs, targets in loader:"),
     Planted("eval-not-reduced", REDUCE, "    return torch.tensor(loss / count), torch.tensor(right / count)",
@@ -116,7 +117,8 @@ MISTAKES = (
     Planted("incomplete-checkpoint", '"optimizer": optimizer.state_dict(), ', "", line="torch.save"),
     Planted("overwritten-checkpoint", '    torch.save(state, "last.pt.new")\n    os.replace("last.pt.new", "last.pt")',
             '    torch.save(state, "last.pt")'),
-    Planted("resume-at-zero", "range(first, first + 2)", "range(2)", "accumulating.py", line="torch.load"),
+    Planted("resume-at-zero", "range(first, first + 2)",
+            "(optimizer.load_state_dict(optimizer.state_dict()), 0, 1)[1:]", "accumulating.py", line="torch.load"),
     Planted("download-by-all", "    train_data, valid_data = Numbers(300, 1), Numbers(101, 2)",
             "    def fetched(data, download=False):\n        return data\n\n"
             "    train_data, valid_data = fetched(Numbers(300, 1), download=True), Numbers(101, 2)",

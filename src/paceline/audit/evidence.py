@@ -54,6 +54,26 @@ class Evidence:
         return any(self.of("join"))
 
     @cached_property
+    def has_equal_weights(self) -> bool:
+        """Tell whether all ranks hold the same weights after each step."""
+        return all(len({line["weights"] for line in lines}) == 1 for _, lines in self.side_by_side("step", "step"))
+
+    @property
+    def is_sharded(self) -> bool:
+        """Tell whether ranks hold shards of the weights, or average gradients in groups of ranks only."""
+        steps = [line for lines in self.of("step") for line in lines[:1]]
+        models = [line for lines in self.of("model") for line in lines]
+        has_groups = any(not line.get("is_world", True) for line in models)
+        return (
+            has_groups or any(line.get("sharded") for line in steps) or len({line.get("shapes") for line in steps}) > 1
+        )
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Tell whether the ranks train one model together: by DistributedDataParallel, or with equal weights."""
+        return not self.is_sharded and (bool(self.lead.of("model")) or self.has_equal_weights)
+
+    @cached_property
     def training_line(self) -> str:
         """The line of the backward pass."""
         return next(iter(self.lead.first("training_lines").get("stack", [])), "")
@@ -92,6 +112,13 @@ class Loaders:
             {key for key, line in orders.items() if key[0] == loader and line["trained"]} for orders in self._orders
         ]
         return sorted(keys[0].intersection(*keys)) if keys else []
+
+    def repeated(self, loader: int) -> list[PassKey]:
+        """Return the first two passes with training that the same lines of the script started."""
+        found: dict[str, list[PassKey]] = {}
+        for key in self.training_passes(loader):
+            found.setdefault(str(self.passes(key)[0]["stack"]), []).append(key)
+        return next((keys[:2] for keys in found.values() if len(keys) > 1), [])
 
     def evaluation_passes(self, loader: int) -> list[PassKey]:
         """Return the passes over a loader that nobody ever trained on."""
@@ -136,8 +163,18 @@ class Loaders:
             found.append(facts[0])
         return found
 
+    def has_equal_samples(self, loader: int) -> bool | None:
+        """Tell whether an index gives the same sample on every rank; None where samples could not be compared."""
+        probes = []
+        for passes in self._passes:
+            found = [line["probe"] for key, line in sorted(passes.items()) if key[0] == loader and line.get("probe")]
+            probes.append(found[0] if found else None)
+        return None if None in probes else all(probe == probes[0] for probe in probes)
+
     def unequal_facts(self, loader: int) -> list[str]:
-        """Return the contents of the data set that differ between ranks."""
+        """Return the contents of the data set that differ between ranks; none where its samples are equal."""
+        if self.has_equal_samples(loader):
+            return []
         facts = self.facts(loader) or []
         names = set(facts[0]).intersection(*facts) if facts else set()
         kinds = ("tensor", "array", "list")
@@ -161,4 +198,15 @@ def by_line(findings: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for site, value in findings:
         found.setdefault(site, value)
+    return found
+
+
+def lines_run(evidence: Evidence) -> dict[int, dict[str, set[int]]]:
+    """Return the lines that each rank ran, by file."""
+    found: dict[int, dict[str, set[int]]] = {}
+    for rank, journal in evidence.ranks.items():
+        found[rank] = {}
+        for line in journal.of("lines"):
+            for file, numbers in line["files"].items():
+                found[rank].setdefault(file, set()).update(numbers)
     return found

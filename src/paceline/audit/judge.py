@@ -11,6 +11,7 @@ from paceline.audit.rules import (
     data_rules,
     evaluation_rules,
     file_rules,
+    metric_rules,
     model_rules,
     schedule_rules,
     setup_rules,
@@ -21,8 +22,8 @@ from paceline.audit.source import is_silenced
 from paceline.core.errors import ConfigError, suggestion
 
 MODULES = (
-    data_rules, evaluation_rules, model_rules, schedule_rules, control_rules, file_rules, timing_rules, setup_rules,
-    world_rules,
+    data_rules, evaluation_rules, metric_rules, model_rules, schedule_rules, control_rules, file_rules, timing_rules,
+    setup_rules, world_rules,
 )  # fmt: skip
 RULES: dict[str, Rule] = {rule.name: rule for module in MODULES for rule in module.RULES}
 

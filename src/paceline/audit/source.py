@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,11 +45,13 @@ def loops_around(tree: ast.Module, lines: set[int]) -> Iterator[Loop]:
             yield node
 
 
-def uneven_branches(loop: ast.AST, lines: Mapping[int, set[int]]) -> Iterator[Branch]:
+def uneven_branches(loop: Loop, lines: Mapping[int, set[int]]) -> Iterator[Branch]:
     """Yield the branches inside a loop that only some ranks ran, given the lines that each rank ran."""
     for node in ast.walk(loop):
         if not isinstance(node, ast.If) or not all(node.lineno in ran for ran in lines.values()):
             continue
+        if node.orelse and all(any(True for _ in exits(Branch(body, []), loop)) for body in (node.body, node.orelse)):
+            continue  # every rank leaves, each in its own branch
         for body in (node.body, node.orelse):
             if body:
                 span = range(body[0].lineno, (body[0].end_lineno or body[0].lineno) + 1)
@@ -77,6 +79,65 @@ def _exits(node: ast.AST, depth: int) -> Iterator[ast.Break | ast.Return]:
         return
     for child in ast.iter_child_nodes(node):
         yield from _exits(child, depth + isinstance(node, Loop))
+
+
+def _at(site: str) -> tuple[ast.Module | None, int]:
+    file, _, line = site.rpartition(":")
+    return parse(file), int(line) if line.isdigit() else 0
+
+
+def counts_epochs(stack: Sequence[str]) -> bool:
+    """Tell whether a loop over a loader, given with its callers, lies in a `for` or in no loop at all."""
+    kinds: set[type[ast.AST]] = set()
+    for number, site in enumerate(stack):
+        tree, line = _at(site)
+        for loop in loops_around(tree, {line}) if tree is not None else ():
+            kinds.add(type(loop))
+        if number == 0 and tree is not None and not any(_is_loop_at(node, line) for node in ast.walk(tree)):
+            kinds.add(ast.While)  # no `for` goes over the loader: the script asks for batches itself
+    return ast.For in kinds or ast.While not in kinds
+
+
+def _is_loop_at(node: ast.AST, line: int) -> bool:
+    return isinstance(node, ast.For | ast.comprehension) and node.iter.lineno <= line <= (node.iter.end_lineno or 0)
+
+
+def leaves_early(site: str) -> bool:
+    """Tell whether the loop at a line can end before its iterator does."""
+    tree, line = _at(site)
+    loops = [n for n in ast.walk(tree or ast.Module([], [])) if isinstance(n, ast.For) and _is_loop_at(n, line)]
+    return not loops or any(True for _ in exits(Branch(loops[0].body, []), loops[0]))
+
+
+def raises(site: str) -> bool:
+    """Tell whether a line raises an exception by itself, instead of calling what fails."""
+    tree, line = _at(site)
+    return any(
+        isinstance(node, ast.Raise | ast.Assert) and node.lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(tree or ast.Module([], []))
+    )
+
+
+def collectives_below(file: str, names: Collection[str], ran: Collection[int]) -> Iterator[tuple[str, bool]]:
+    """Yield the source of each call of a collective in a file, and whether a rank ran it."""
+    for node in ast.walk(parse(file) or ast.Module(body=[], type_ignores=[])):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", None)) in names:
+            yield ast.unparse(node), node.lineno in ran
+
+
+def is_locked(tree: ast.Module, call: ast.Call) -> bool:
+    """Tell whether a call lies in a `with` statement of a lock."""
+    return any(
+        isinstance(node, ast.With)
+        and node.lineno <= call.lineno <= (node.end_lineno or 0)
+        and any("lock" in ast.unparse(item.context_expr).lower() for item in node.items)
+        for node in ast.walk(tree)
+    )
+
+
+def depends_on_rank(call: ast.Call) -> bool:
+    """Tell whether the arguments of a call mention the rank."""
+    return any("rank" in ast.unparse(value).lower() for value in (*call.args, *(k.value for k in call.keywords)))
 
 
 def calls_with(tree: ast.Module, keyword: str) -> Iterator[ast.Call]:

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from paceline.audit.evidence import Evidence
+from paceline.audit.evidence import Evidence, lines_run
 from paceline.audit.finding import Finding, Rule
-from paceline.audit.source import exits, loops_around, parse, uneven_branches
+from paceline.audit.source import exits, loops_around, parse, raises, uneven_branches
 from paceline.observe.journals import Line
 
 COLLECTIVES_DIFFER = Rule(
@@ -93,7 +93,7 @@ def _first_difference(evidence: Evidence, one: Sequence, other: Sequence) -> Fin
 
 def check_exits(evidence: Evidence) -> Iterator[Finding]:
     """Find a break or return out of the training loop in a branch that only some ranks ran."""
-    if evidence.world_size < 2:
+    if evidence.world_size < 2 or len(set(evidence.steps)) > 1:
         return
     lines = lines_run(evidence)
     stack = {site for rank in evidence.ranks.values() for site in rank.first("training_lines").get("stack", [])}
@@ -109,17 +109,6 @@ def check_exits(evidence: Evidence) -> Iterator[Finding]:
                     yield ONE_RANK_LEAVES.at(f"{file}:{node.lineno}", seen)
 
 
-def lines_run(evidence: Evidence) -> dict[int, dict[str, set[int]]]:
-    """Return the lines that each rank ran, by file."""
-    found: dict[int, dict[str, set[int]]] = {}
-    for rank, journal in evidence.ranks.items():
-        found[rank] = {}
-        for line in journal.of("lines"):
-            for file, numbers in line["files"].items():
-                found[rank].setdefault(file, set()).update(numbers)
-    return found
-
-
 def check_failures(evidence: Evidence) -> Iterator[Finding]:
     """Look for ranks that fail while others wait."""
     failed = {rank: journal.of("failed") for rank, journal in evidence.ranks.items()}
@@ -129,7 +118,7 @@ def check_failures(evidence: Evidence) -> Iterator[Finding]:
     for rank, line in list(own.items())[:1]:
         if stuck and evidence.lead.of("step") and line["stack"]:
             seen = f"rank {rank} ends with {line['error']}: {line['message'][:80]!r}; rank {stuck[0]} waits for it"
-            yield ONE_RANK_FAILS.at(line["stack"][0], seen)
+            yield ONE_RANK_FAILS.at(line["stack"][0], seen, level="wrong" if raises(line["stack"][0]) else "note")
 
 
 def _is_consequence(line: Line) -> bool:

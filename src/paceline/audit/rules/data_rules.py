@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from paceline.audit.evidence import Evidence, PassKey
-from paceline.audit.finding import Finding, Rule
+from paceline.audit.finding import Finding, Level, Rule
+from paceline.audit.source import counts_epochs, leaves_early
 
 SHARD = "sampler = DistributedSampler(data)\nloader = DataLoader(data, batch_size=32, sampler=sampler)"
 SAME_ORDER = Rule(
@@ -112,10 +113,10 @@ NEARLY_ALL = 0.9
 
 
 def check_order(evidence: Evidence) -> Iterator[Finding]:
-    """Compare the orders of two epochs."""
+    """Compare the orders of two epochs, which the same lines of the script ask for."""
     loaders = evidence.loaders
     for loader in loaders.shared:
-        keys = loaders.training_passes(loader)[:2]
+        keys = loaders.repeated(loader)
         if len(keys) < 2:
             continue
         pairs = list(zip(loaders.streams(keys[0]), loaders.streams(keys[1]), strict=True))
@@ -125,7 +126,7 @@ def check_order(evidence: Evidence) -> Iterator[Finding]:
         site, made = loaders.loop_line(keys[0]), loaders.made(loader)
         if all(first[:length] != sorted(first[:length]) for first, _ in pairs):
             seen = f"epochs 0 and 1 go over the {length} samples of each rank in the same order ({made['sampler']})"
-            yield SAME_ORDER.at(site, seen)
+            yield SAME_ORDER.at(site, seen, level="wrong" if made["shuffles"] else "note")
         else:
             yield NEVER_SHUFFLED.at(site, f"both epochs go over the {length} samples of a rank in ascending order")
 
@@ -144,13 +145,15 @@ def _compare_shards(evidence: Evidence, loader: int, key: PassKey) -> Iterator[F
     length, site = loaders.made(loader)["length"] or 0, loaders.loop_line(key)
     shortest = min(map(len, streams))
     if all(stream[:shortest] == streams[0][:shortest] for stream in streams):
-        if loaders.has_same_content(key):
+        if loaders.has_same_content(key) and evidence.is_data_parallel:
             yield SAME_BATCHES.at(site, f"all {evidence.world_size} ranks get the same samples in the same order")
         return
     if not loaders.is_whole(key) or not length:
         return
     if all(len(set(stream)) >= NEARLY_ALL * length for stream in streams):
-        yield NOT_SHARDED.at(site, f"each of {evidence.world_size} ranks goes over all {length} samples")
+        is_epoch = evidence.is_data_parallel and counts_epochs(loaders.passes(key)[0]["stack"])
+        seen = f"each of {evidence.world_size} ranks goes over all {length} samples"
+        yield NOT_SHARDED.at(site, seen, level="wrong" if is_epoch else "note")
         return
     missing = length - len(set().union(*streams))
     left_over = evidence.world_size * (loaders.made(loader)["batch"] or 1)  # the last, smaller batches
@@ -160,7 +163,7 @@ def _compare_shards(evidence: Evidence, loader: int, key: PassKey) -> Iterator[F
 
 def check_inputs(evidence: Evidence) -> Iterator[Finding]:
     """Compare the tensors that go into the model, where no loader shows the samples."""
-    if evidence.world_size < 2 or evidence.loaders.trained_on:
+    if evidence.world_size < 2 or evidence.loaders.trained_on or not evidence.is_data_parallel:
         return
     steps = [
         [[p.get("input") for p in line["passes"]] for line in lines]
@@ -180,15 +183,26 @@ def check_sizes(evidence: Evidence) -> Iterator[Finding]:
             if not loaders.is_whole(key):
                 continue
             sizes = [[len(batch) for batch in line["batches"]] for line in loaders.orders(key)]
-            if len(set(map(len, sizes))) > 1:
-                if evidence.joins:
-                    continue
-                yield UNEVEN_STEPS.at(loaders.loop_line(key), f"batches in an epoch, by rank: {list(map(len, sizes))}")
-                continue
-            odd = [(number, step) for number, step in enumerate(zip(*sizes, strict=True)) if len(set(step)) > 1]
-            if odd:
-                number, step = odd[0]
-                yield UNEVEN_BATCHES.at(loaders.loop_line(key), f"batch {number} has {list(step)} samples, by rank")
+            counts = list(map(len, sizes))
+            if len(set(counts)) == 1:
+                yield from _uneven_batches(evidence, key, list(zip(*sizes, strict=True)))
+            elif not evidence.joins:
+                site, stack = loaders.loop_line(key), loaders.passes(key)[0]["stack"]
+                is_safe = leaves_early(site) or not counts_epochs(stack)
+                seen = f"batches in an epoch, by rank: {counts}"
+                yield UNEVEN_STEPS.at(site, seen, level="note" if is_safe else "wrong")
+
+
+def _uneven_batches(evidence: Evidence, key: PassKey, sizes: list[tuple[int, ...]]) -> Iterator[Finding]:
+    """Judge batches of different sizes by the loss: wrong if it is a mean, which hides the number of samples."""
+    odd = [(number, step) for number, step in enumerate(sizes) if len(set(step)) > 1]
+    losses = {one["reduction"] for line in evidence.lead.of("step") for one in line["passes"]}
+    if odd and not losses & {"scaled", "sum"}:
+        number, step = odd[0]
+        is_planned = 2 * len(odd) > len(sizes) and evidence.loaders.made(key[0])["batch"] is None
+        level: Level = "wrong" if losses == {"mean"} and not is_planned else "note"
+        seen = f"batch {number} has {list(step)} samples, by rank"
+        yield UNEVEN_BATCHES.at(evidence.loaders.loop_line(key), seen, level=level)
 
 
 def check_datasets(evidence: Evidence) -> Iterator[Finding]:
@@ -205,7 +219,9 @@ def check_datasets(evidence: Evidence) -> Iterator[Finding]:
         is_split = any(name.split(".")[-1] == "indices" for name in odd)
         if (rule := SPLIT_DIFFERS if is_split else DATASET_DIFFERS) not in told:
             told.add(rule)
-            yield rule.at(loaders.made(loader)["site"], f"{', '.join(odd)} of the data set differ between ranks")
+            seen = f"{', '.join(odd)} of the data set differ between ranks"
+            level: Level = "note" if loaders.has_equal_samples(loader) is None else "wrong"
+            yield rule.at(loaders.made(loader)["site"], seen, level=level)
 
 
 def check_augmentation(evidence: Evidence) -> Iterator[Finding]:
@@ -254,14 +270,16 @@ def check_workers(evidence: Evidence) -> Iterator[Finding]:
     """Compare the random generators of the workers of a rank."""
     parents = {rank.process.get("pid") for rank in evidence.ranks.values()}
     states: dict[tuple[int, int], dict[int, dict[str, int]]] = {}
+    used: set[str] = set()
     for journal in evidence.journals.others:
         if journal.process.get("parent") in parents:
+            used |= {name for line in journal.of("worker_uses") for name in line["generators"]}
             for line in journal.of("worker"):
                 states.setdefault((journal.process["parent"], line["loader"]), {})[line["worker"]] = line["generators"]
     told = set()
     for (_, loader), by_worker in states.items():
         values = list(by_worker.values())
-        same = sorted(name for name in values[0] if len({state.get(name) for state in values}) == 1)
+        same = sorted(name for name in used & set(values[0]) if len({state.get(name) for state in values}) == 1)
         if len(values) > 1 and same and loader not in told:
             told.add(loader)
             seen = f"the {' and '.join(same)} generators of {len(values)} workers start in the same state"

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.audit.evidence import Evidence
-from paceline.audit.finding import Finding, Rule
-from paceline.audit.rules.control_rules import lines_run
+from paceline.audit.evidence import Evidence, lines_run
+from paceline.audit.finding import Finding, Level, Rule
 from paceline.audit.source import calls_of
 from paceline.observe.journals import Line
 
@@ -76,23 +75,37 @@ def _tail(path: str) -> str:
 
 
 def check_writers(evidence: Evidence) -> Iterator[Finding]:
-    """Look for files that several ranks write."""
-    writers: dict[str, dict[int, Line]] = {}
+    """Look for files that several ranks write with no collective between them."""
+    writers: dict[str, dict[int, list[Line]]] = {}
     for rank, journal in evidence.ranks.items():
         for line in [*journal.of("write"), *journal.of("save")]:
             if line["path"] and "tfevents" not in line["path"]:
-                writers.setdefault(line["path"], {}).setdefault(rank, line)
+                writers.setdefault(line["path"], {}).setdefault(rank, []).append(line)
     by_line: dict[str, list[str]] = {}
     for path, by_rank in writers.items():
-        if len(by_rank) > 1:
-            by_line.setdefault(next(iter(by_rank.values()))["site"], []).append(path)
+        moments = [{line["serial"] for line in lines} for lines in by_rank.values()]
+        if len(by_rank) > 1 and set.intersection(*moments) and not _is_empty(path):
+            by_line.setdefault(next(iter(by_rank.values()))[0]["site"], []).append(path)
     for site, paths in by_line.items():
-        lines = writers[paths[0]].values()
+        by_rank = writers[paths[0]]
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        if all(line.get("appends") for line in lines):
-            yield SAME_LOG.at(site, f"{len(lines)} ranks append to {_tail(paths[0])}{more}")
+        if all(line.get("appends") for lines in by_rank.values() for line in lines):
+            yield SAME_LOG.at(site, f"{len(by_rank)} ranks append to {_tail(paths[0])}{more}")
         else:
-            yield SAME_FILE.at(site, f"{len(lines)} ranks write {_tail(paths[0])}{more}")
+            level: Level = "wrong" if _holds_results(evidence, by_rank) else "note"
+            yield SAME_FILE.at(site, f"{len(by_rank)} ranks write {_tail(paths[0])}{more}", level=level)
+
+
+def _is_empty(path: str) -> bool:
+    """Tell whether a file is there and empty, such as a lock."""
+    file = Path(path)
+    return file.is_file() and file.stat().st_size == 0
+
+
+def _holds_results(evidence: Evidence, by_rank: dict[int, list[Line]]) -> bool:
+    """Tell whether a file holds a checkpoint or what came after the first step; earlier, all ranks write the same."""
+    first = min((line["time"] for line in evidence.lead.of("step")[:1]), default=float("inf"))
+    return any("holds" in line or line["time"] > first for lines in by_rank.values() for line in lines)
 
 
 def check_boards(evidence: Evidence) -> Iterator[Finding]:
@@ -100,10 +113,24 @@ def check_boards(evidence: Evidence) -> Iterator[Finding]:
     folders: dict[str, set[int]] = {}
     for rank, journal in evidence.ranks.items():
         for line in journal.of("board"):
-            folders.setdefault(str(Path(line["path"]).parent), set()).add(rank)
+            if _num_events(Path(line["path"])) > 1:  # the first event is the version of the file
+                folders.setdefault(str(Path(line["path"]).parent), set()).add(rank)
     for folder, ranks in folders.items():
         if len(ranks) > 1:
             yield SAME_BOARD.at(_line_of_board(evidence), f"{len(ranks)} ranks write events into {_tail(folder)}")
+
+
+def _num_events(path: Path) -> int:
+    """Return the number of events in a file of TensorBoard: each has 12 bytes before it and 4 after it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return 0
+    number = at = 0
+    while at + 12 <= len(data):
+        at += 16 + int.from_bytes(data[at : at + 8], "little")
+        number += 1
+    return number
 
 
 def _line_of_board(evidence: Evidence) -> str:
@@ -126,11 +153,18 @@ def check_folders(evidence: Evidence) -> Iterator[Finding]:
     for site, by_rank in made.items():
         common = set.intersection(*by_rank.values())
         own = {rank: min(paths - common) for rank, paths in by_rank.items() if paths - common}
-        is_numbered = all(re.search(rf"rank[-_]?0*{rank}\b|[-_/]0*{rank}\b", path) for rank, path in own.items())
+        pids = {rank: evidence.ranks[rank].process.get("pid", rank) for rank in own}
+        is_numbered = any(_is_named_by(own, by) for by in ({rank: rank for rank in own}, pids))
         is_inside = any(path.startswith(root) for path in own.values() for root in roots)
         if len(own) == evidence.world_size > 1 and not is_numbered and not is_inside:
             roots += own.values()
             yield OWN_FOLDER.at(site, f"each rank makes its own folder: {', '.join(map(_tail, own.values()))}")
+
+
+def _is_named_by(paths: dict[int, str], numbers: dict[int, int]) -> bool:
+    """Tell whether paths are the same but for a number of each rank."""
+    plain = {re.sub(rf"(?<!\d)0*{numbers[rank]}(?!\d)", "#", path) for rank, path in paths.items()}
+    return len(plain) == 1
 
 
 def check_checkpoints(evidence: Evidence) -> Iterator[Finding]:
@@ -178,7 +212,8 @@ def check_resume(evidence: Evidence) -> Iterator[Finding]:
         starts = [line["epoch"] for key in keys[:2] for line in loaders.passes(key)[:1]]
         if len(starts) == 2 and starts == [0, 1]:  # set_epoch is called, and counts from 0
             seen = f"the checkpoint is of epoch {epochs[0]}, and training starts with set_epoch(0)"
-            yield RESUME_AT_ZERO.at(load["site"], seen)
+            is_resumed = any(line["step"] == 0 for line in evidence.lead.of("load_optimizer"))
+            yield RESUME_AT_ZERO.at(load["site"], seen, level="wrong" if is_resumed else "note")  # or fine-tuned
             return
 
 

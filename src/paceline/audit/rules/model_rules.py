@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from paceline.audit.evidence import Evidence
-from paceline.audit.finding import Finding, Rule
+from paceline.audit.evidence import Evidence, lines_run
+from paceline.audit.finding import Finding, Level, Rule
+from paceline.audit.source import collectives_below
 from paceline.observe.journals import Line
 
 REPLICAS_DIFFER = Rule(
@@ -74,6 +75,9 @@ RULES = (
     REPLICAS_DIFFER, BYPASSED_DDP, LOADED_ON_ONE_RANK, UNUSED_PARAMETERS, NEEDLESS_SEARCH, NOTHING_LEARNED,
     GRADIENTS_KEPT, LOCAL_BATCH_NORM,
 )  # fmt: skip
+AVERAGING = frozenset(
+    {"all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "broadcast", "all_reduce_coalesced"}
+)
 UNFINISHED = "Expected to have finished reduction"
 
 
@@ -81,6 +85,8 @@ def check_parameters(evidence: Evidence) -> Iterator[Finding]:
     """Compare the weights of the ranks after each step."""
     explained = [*check_unused(evidence), *check_learning(evidence)]
     if evidence.world_size < 2 or any(finding.rule in {UNUSED_PARAMETERS, NOTHING_LEARNED} for finding in explained):
+        return
+    if evidence.is_sharded or _averages_weights(evidence):
         return
     for step, lines in evidence.side_by_side("step", "step"):
         if len({line["weights"] for line in lines}) > 1:
@@ -103,7 +109,26 @@ def _differing(evidence: Evidence, step: int, lines: list[Line]) -> Finding:
     if models and not any("input" in p for line in lines for p in line["passes"]):
         place = evidence.training_line or models[0]["site"]
         return BYPASSED_DDP.at(place, f"the wrapper is never called before the backward pass, and {seen}")
-    return REPLICAS_DIFFER.at(models[0]["site"] if models else evidence.training_line, seen)
+    level: Level = "wrong" if models or _is_meant_as_one(evidence) else "note"
+    return REPLICAS_DIFFER.at(models[0]["site"] if models else evidence.training_line, seen, level=level)
+
+
+def _averages_weights(evidence: Evidence) -> bool:
+    """Tell whether the script averages weights now and then, instead of gradients in every step."""
+    lines = [line for lines in evidence.of("collective") for line in lines if line["step"]]
+    return any(line.get("is_weight") and line["name"] in AVERAGING for line in lines)
+
+
+def _is_meant_as_one(evidence: Evidence) -> bool:
+    """Tell whether a script without the wrapper shards its data, or has code that averages gradients."""
+    ran = lines_run(evidence).values()
+    lines = {file: set().union(*(lines.get(file, set()) for lines in ran)) for found in ran for file in found}
+    calls = [call for file, numbers in lines.items() for call in collectives_below(file, AVERAGING, numbers)]
+    if any("grad" in text for text, _ in calls):
+        return True
+    may_average_later = any(not has_run for _, has_run in calls)
+    shards = any(evidence.loaders.made(n)["sampler"] == "DistributedSampler" for n in evidence.loaders.trained_on)
+    return shards and not may_average_later
 
 
 def _odd_tensors(lines: list[Line]) -> str:
@@ -138,7 +163,7 @@ def check_learning(evidence: Evidence) -> Iterator[Finding]:
         yield NOTHING_LEARNED.at(
             evidence.training_line, f"no bit of the optimizer's weights changed in {len(steps)} steps"
         )
-    elif len(steps) >= 3 and _untouched(evidence):
+    elif len(steps) >= 3 and len(weights) == 1 and _untouched(evidence):
         seen = f"the optimizer's weights are not those of the model: no gradient reached them in {len(steps)} steps"
         yield NOTHING_LEARNED.at(evidence.training_line, seen)
     stale = evidence.lead.of("stale_gradients")

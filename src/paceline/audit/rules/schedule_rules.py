@@ -58,23 +58,29 @@ SCHEDULE_PER_RANK = Rule(
 )
 RULES = (ACCUMULATE_SYNC, ACCUMULATE_SCALE, CLIP_SCALED, SCHEDULE_UNIT, SCHEDULE_FIRST, SCHEDULE_PER_RANK)
 FEWEST_UPDATES = 3
-SCALING = ("Div", "Mul")
 
 
 def check_accumulation(evidence: Evidence) -> Iterator[Finding]:
     """Look at steps of several backward passes from one line: a loss of several parts has several lines."""
     steps = [line for line in evidence.lead.of("step") if line["passes"]]
-    several = [line for line in steps if len(line["passes"]) > 1 and len({p["site"] for p in line["passes"]}) == 1]
+    several = [line for line in steps if len({p["site"] for p in line["passes"]}) == 1 and _is_of_batches(line)]
     if not several or len(several) < 0.5 * len(steps):
         return
     first = several[0]
     number, site = len(first["passes"]), first["passes"][0]["site"]
     if evidence.world_size > 1 and all(line["synced"] == len(line["passes"]) for line in several):
         yield ACCUMULATE_SYNC.at(site, f"{number} backward passes per step, and each averages all gradients")
-    if not any(p["function"].startswith(SCALING) for line in several for p in line["passes"]):
+    kinds = {p["reduction"] for line in several for p in line["passes"]}
+    if not kinds & {"scaled", "sum"} and not any(line["regraded"] for line in several):
         level = "wrong" if first["optimizer"] == "SGD" else "note"
         seen = f"{number} backward passes per step, each of a whole loss ({first['optimizer']})"
         yield ACCUMULATE_SCALE.at(site, seen, level=level)
+
+
+def _is_of_batches(line: Line) -> bool:
+    """Tell whether each backward pass of a step had samples of its own; several losses of one batch have not."""
+    inputs = {p["input"] for p in line["passes"] if p.get("input") is not None}
+    return len(line["passes"]) > 1 and max(line["fetches"], len(inputs)) >= len(line["passes"])
 
 
 def check_clipping(evidence: Evidence) -> Iterator[Finding]:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.audit.evidence import Evidence
+from paceline.audit.evidence import Evidence, lines_run
 from paceline.audit.finding import Finding, Rule
-from paceline.audit.rules.control_rules import lines_run
-from paceline.audit.source import calls_with, parse
+from paceline.audit.source import calls_with, depends_on_rank, is_locked, parse
 
 DOWNLOAD_BY_ALL = Rule(
     name="download-by-all",
@@ -74,6 +73,8 @@ def check_downloads(evidence: Evidence) -> Iterator[Finding]:
     for file in sorted(set.intersection(*(set(files) for files in ran.values())) - earlier):
         tree = parse(file)
         for call in calls_with(tree, "download") if tree is not None else ():
+            if tree is None or is_locked(tree, call) or depends_on_rank(call):
+                continue
             span = range(call.lineno, (call.end_lineno or call.lineno) + 1)
             serials = [[at[f"{file}:{line}"] for line in span if f"{file}:{line}" in at] for at in first]
             if all(serials) and len({min(found) for found in serials}) == 1:
@@ -103,7 +104,8 @@ def _downloading(line: dict[str, dict[str, list[int]]]) -> Iterator[str]:
 def _requests(evidence: Evidence) -> Iterator[Finding]:
     by_rank = [{(line["url"], line["serial"]): line for line in lines} for lines in evidence.of("net")]
     for url, serial in sorted(set(by_rank[0]).intersection(*by_rank), key=str)[:1]:
-        yield DOWNLOAD_BY_ALL.at(by_rank[0][url, serial]["site"], f"{evidence.world_size} ranks connect to {url}")
+        seen = f"{evidence.world_size} ranks connect to {url}"
+        yield DOWNLOAD_BY_ALL.at(by_rank[0][url, serial]["site"], seen, level="note")
 
 
 def check_address(evidence: Evidence) -> Iterator[Finding]:

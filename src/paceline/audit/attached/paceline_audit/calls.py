@@ -15,6 +15,8 @@ from . import early
 from .steps import Steps
 
 MOST_STEPS_OF_SCHEDULER = 40
+LARGEST_CLIP = 1024.0
+"""A larger one is meant for scaled gradients: GradScaler starts with 65,536."""
 HORIZONS = ("T_max", "total_steps", "total_iters")
 
 
@@ -29,6 +31,8 @@ class Calls(Listener):
         self._stale: list[int] = []
         self.is_scaled = self.is_unscaled = False
         self.clipped: set[str] = set()
+        self.is_evaluating = False
+        """Whether the script has ever put the model into evaluation mode."""
         self.skipped = 0
         """Updates that GradScaler was asked for and left out, or has not made yet."""
 
@@ -84,7 +88,7 @@ def contents(value: Any) -> dict[str, str]:
 
 def follow(calls: Calls) -> None:
     """Wrap the functions."""
-    _follow_loading()
+    _follow_state(calls)
     _follow_schedulers(calls)
     _follow_scaler(calls)
     _follow_reads(calls)
@@ -102,7 +106,7 @@ def _count_zeroing(owner: Any, calls: Calls) -> None:
     owner.zero_grad = zero_grad
 
 
-def _follow_loading() -> None:
+def _follow_state(calls: Calls) -> None:
     load, load_state = torch.load, torch.nn.Module.load_state_dict
 
     def load_file(f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +120,20 @@ def _follow_loading() -> None:
         journal.put("load_weights", site=callsite(2), step=progress.steps, is_wrapped=is_wrapped)
         return load_state(self, *args, **kwargs)
 
-    torch.load, torch.nn.Module.load_state_dict = load_file, load_weights
+    load_optimizer, train = torch.optim.Optimizer.load_state_dict, torch.nn.Module.train
+
+    def load_optimizer_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        journal.put("load_optimizer", site=callsite(2), step=progress.steps)
+        return load_optimizer(self, *args, **kwargs)
+
+    def set_mode(self: Any, mode: bool = True) -> Any:
+        if not mode and not calls.is_evaluating and any(self in (m, m.module) for m in progress.wrapped_models()):
+            calls.is_evaluating = True
+            journal.put("eval_mode", step=progress.steps)
+        return train(self, mode)
+
+    torch.load, torch.nn.Module.load_state_dict, torch.nn.Module.train = load_file, load_weights, set_mode
+    torch.optim.Optimizer.load_state_dict = load_optimizer_state
 
 
 def _follow_schedulers(calls: Calls) -> None:
@@ -125,7 +142,7 @@ def _follow_schedulers(calls: Calls) -> None:
 
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             count = self.__dict__["_paceline_steps"] = self.__dict__.get("_paceline_steps", 0) + 1
-            is_called_by_script = is_users(sys._getframe(1).f_code.co_filename)  # constructors step schedulers too
+            is_called_by_script = is_users(sys._getframe(1).f_code.co_filename) and not _is_made(self)
             if count <= MOST_STEPS_OF_SCHEDULER and is_called_by_script and guard.depth == 0:
                 found = [getattr(self, name, None) for name in HORIZONS]
                 horizon = next((value for value in found if isinstance(value, int)), 0)
@@ -143,6 +160,18 @@ def _follow_schedulers(calls: Calls) -> None:
             follow_class(kind)
 
 
+def _is_made(scheduler: Any) -> bool:
+    """Tell whether the constructor of a scheduler calls: it steps once itself."""
+    frame = sys._getframe(2)
+    for _ in range(6):
+        if frame is None:
+            return False
+        if frame.f_code.co_name in {"__init__", "_initial_step"} and frame.f_locals.get("self") is scheduler:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _follow_scaler(calls: Calls) -> None:
     scaler = torch.amp.grad_scaler.GradScaler
     scale, unscale, step = scaler.scale, scaler.unscale_, scaler.step
@@ -155,7 +184,8 @@ def _follow_scaler(calls: Calls) -> None:
 
     def unscale_gradients(self: Any, optimizer: Any) -> Any:
         calls.is_unscaled = True
-        return unscale(self, optimizer)
+        unscale(self, optimizer)
+        calls._steps.gradients.remember()
 
     def step_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls.skipped += 1
@@ -167,10 +197,14 @@ def _follow_scaler(calls: Calls) -> None:
 
         def clip(*args: Any, _original: Any = original, _name: str = name, **kwargs: Any) -> Any:
             site = callsite(2)
-            if calls.is_scaled and not calls.is_unscaled and site not in calls.clipped:
+            most = kwargs.get("max_norm", kwargs.get("clip_value", args[1] if len(args) > 1 else 0.0))
+            is_late = calls.is_scaled and not calls.is_unscaled and float(most) < LARGEST_CLIP
+            if is_late and site not in calls.clipped:
                 calls.clipped.add(site)
                 journal.put("clip", name=_name, site=site)
-            return _original(*args, **kwargs)
+            result = _original(*args, **kwargs)
+            calls._steps.gradients.remember()
+            return result
 
         setattr(torch.nn.utils, name, clip)
         setattr(torch.nn.utils.clip_grad, name, clip)

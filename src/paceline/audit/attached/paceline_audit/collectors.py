@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from paceline_attach.listener import listeners
 
-from . import calls, clocks, collectives, early, samples
+from . import calls, clocks, collectives, early, loaders, random_state
 from .calls import Calls
 from .clocks import Clocks
 from .collectives import Collectives
@@ -27,11 +27,13 @@ def install() -> None:
     torch.compile = _not_compiled
     _limit_collectives()
     note_exceptions()
-    of_samples, of_collectives = Samples(), Collectives()
+    of_samples = Samples()
     of_steps = Steps(of_samples)
+    of_collectives = Collectives(of_steps)
     of_calls, of_clocks = Calls(of_steps), Clocks()
-    listeners.extend([of_samples, of_collectives, of_steps, of_calls, of_clocks, Limits()])
-    samples.follow(of_samples)
+    listeners.extend([of_collectives, of_steps, of_samples, of_calls, of_clocks, Limits()])
+    random_state.follow()
+    loaders.follow(of_samples)
     collectives.follow(of_collectives)
     clocks.follow(of_clocks)  # before the next, which looks at its caller
     calls.follow(of_calls)

@@ -1,14 +1,11 @@
-"""Digests of tensors, random generators, batches and data sets, to compare them between ranks."""
+"""Digests of tensors, batches and data sets, to compare them between ranks."""
 
 import hashlib
-import random
-import sys
 import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from paceline_attach import journal
 
 MOST_BYTES = 1 << 22
 MOST_BYTES_OF_BATCH = 1 << 18
@@ -18,7 +15,8 @@ DEEPEST = 3
 
 def digest(tensor: Any, most: int = MOST_BYTES) -> int:
     """Return a checksum of the first bytes of a tensor."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor would communicate
+    flat = local.detach().cpu().contiguous().reshape(-1)
     flat = flat[: max(1, most // flat.element_size())]
     try:
         return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
@@ -43,39 +41,6 @@ def digest_leaves(batch: Any) -> list[int]:
     if isinstance(batch, list | tuple):
         return [found for item in batch for found in digest_leaves(item)][:8]
     return []
-
-
-def generator_states() -> dict[str, int]:
-    """Return checksums of the global random generators."""
-    found = {"torch": digest(torch.get_rng_state()), "python": zlib.crc32(repr(random.getstate()).encode())}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        state = numpy.random.get_state()
-        found["numpy"] = zlib.crc32(state[1].tobytes() + str(state[2]).encode())
-    return found
-
-
-class Generators:
-    """The states of the global random generators, saved and restored together."""
-
-    def __init__(self) -> None:
-        numpy = sys.modules.get("numpy")
-        self._states = torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
-
-    def restore(self) -> None:
-        """Set the generators to these states."""
-        torch.set_rng_state(self._states[0])
-        random.setstate(self._states[1])
-        if self._states[2] is not None:
-            sys.modules["numpy"].random.set_state(self._states[2])
-
-    @staticmethod
-    def seed(seed: int) -> None:
-        """Seed all generators, as a worker of a DataLoader does."""
-        torch.manual_seed(seed)
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % (1 << 32))
 
 
 def dataset_facts(dataset: Any, depth: int = 0) -> dict[str, str]:
@@ -106,13 +71,13 @@ def _fact(value: Any, depth: int = 0) -> str | None:
     return None
 
 
-class WorkerSeed:
-    """The script's worker_init_fn, with the generators noted that it leaves behind."""
-
-    def __init__(self, function: Any, loader: int) -> None:
-        self._function, self._loader = function, loader
-
-    def __call__(self, worker: int) -> None:
-        """Seed a worker as the script wants, and note the result."""
-        self._function(worker)
-        journal.put("worker", loader=self._loader, worker=worker, generators=generator_states())
+def digest_sample(sample: Any) -> list[int]:
+    """Return the checksums of all that a sample holds: tensors, arrays, images, numbers, texts."""
+    if isinstance(sample, torch.Tensor):
+        return [digest(sample, MOST_BYTES_OF_BATCH)]
+    if isinstance(sample, dict):
+        sample = list(sample.values())
+    if isinstance(sample, list | tuple):
+        return [found for item in sample for found in digest_sample(item)][:64]
+    array: Any = sample  # or an image
+    return [zlib.crc32(array.tobytes() if hasattr(sample, "tobytes") else repr(sample)[:4096].encode())]

@@ -8,10 +8,19 @@ from types import FrameType
 from typing import Any
 
 from paceline_attach import journal
-from paceline_attach.callsite import UNKNOWN, callsite, is_users
+from paceline_attach.callsite import UNKNOWN, callsite, is_users, library_functions
 
 MOST_PRINTS = 1500
 SCRATCH = ("/dev/", "/proc/", "/sys/", "/tmp/pymp-", "/tmp/torchelastic", "/tmp/torchinductor")
+CACHES = (
+    os.path.realpath(os.path.expanduser("~")) + "/.",
+    *(
+        os.path.realpath(os.environ[name])
+        for name in ("XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME")
+        if name in os.environ
+    ),
+)
+"""Libraries keep files there, and take care of each other."""
 EVENTS = frozenset({"open", "os.mkdir", "os.rename", "urllib.Request", "socket.getaddrinfo", "shutil.copyfile"})
 
 
@@ -59,7 +68,7 @@ def _path(value: Any) -> str | None:
         return None
     path = os.path.realpath(os.fsdecode(value))
     ours = os.path.realpath(journal.FOLDER)
-    is_scratch = path.startswith((*SCRATCH, ours)) or path.endswith((".pyc", ".lock")) or "__pycache__" in path
+    is_scratch = path.startswith((*SCRATCH, *CACHES, ours)) or path.endswith((".pyc", ".lock")) or "__pycache__" in path
     return None if is_scratch else path
 
 
@@ -82,12 +91,12 @@ def _note(event: str, args: tuple[Any, ...], site: str) -> None:
         return
     if event == "open":
         path, mode, flags = _path(args[0]), args[1] or "", args[2] or 0
-        if path is not None and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            appends = bool(flags & os.O_APPEND) or mode.startswith("a")
+        appends = bool(flags & os.O_APPEND) or mode.startswith("a")
+        if path is not None and not flags & os.O_EXCL and (appends or flags & os.O_TRUNC):
             journal.put("write", path=path, appends=appends, site=site, serial=state.serial)
     elif event == "os.mkdir":
         path = _path(args[0])
-        if path is not None:
+        if path is not None and "mkdtemp" not in library_functions(3):
             journal.put("mkdir", path=path, site=site)
     elif event in {"os.rename", "shutil.copyfile"}:
         kind = "rename" if event == "os.rename" else "write"

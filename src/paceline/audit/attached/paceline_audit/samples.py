@@ -1,30 +1,31 @@
 """Evidence of data loading: which samples each rank gets, in which order, with which random numbers."""
 
-import multiprocessing
+import sys
 import time
 from typing import Any
 
 import torch
 from paceline_attach import journal
-from paceline_attach.callsite import callsite
+from paceline_attach.callsite import UNKNOWN, callsite, callsites
 from paceline_attach.listener import Listener, progress
-from torch.utils.data import _utils, dataloader
+from torch.utils.data import dataloader
 
 from . import early
 from .clocks import threads_of_script
-from .digests import Generators, WorkerSeed, dataset_facts, digest_leaves, generator_states
+from .digests import dataset_facts, digest_leaves, digest_sample
+from .random_state import Generators
 from .rank_end import end_rank
-from .settings import BATCH_FACTOR, EPOCHS, EVAL_BATCHES, LARGEST_ORDER, TRAIN_BATCHES
+from .settings import EPOCHS, EVAL_BATCHES, LARGEST_ORDER, TRAIN_BATCHES
+from .stops import may_stop
 
 MOST_DIGESTS = 4
-MOST_FETCHES = 3
 
 
 class Iteration:
     """One pass over a loader."""
 
-    def __init__(self, loader: int, nth: int, workers: int, seed: int) -> None:
-        self.loader, self.nth, self.workers, self.seed = loader, nth, workers, seed
+    def __init__(self, loader: int, nth: int, workers: int, seed: int, stack: str) -> None:
+        self.loader, self.nth, self.workers, self.seed, self.stack = loader, nth, workers, seed, stack
         self.batches: list[list[int]] = []
         self.digests: list[list[int]] = []
         self.num_samples = 0
@@ -51,9 +52,14 @@ class Samples(Listener):
         self.active: dict[int, Any] = {}
         self.training: set[int] = set()
         """Loaders whose batches were trained on."""
-        self.epochs: dict[int, int] = {}
+        self.epochs: dict[tuple[int, str], int] = {}
+        """Passes with training by loader and calling lines: two loops over one loader are not two epochs."""
         self.last: int | None = None
         """The loader of the last batch."""
+        self.fetched_since: dict[int, int] = {}
+        """Batches of each loader since the last backward pass, without those that were evaluated."""
+        self.fetches = 0
+        """Batches since the last step."""
         self.current: Any = None
         self._began = 0.0
 
@@ -72,6 +78,8 @@ class Samples(Listener):
             asked=asked,
             drop_last=loader.drop_last,
             workers=workers,
+            samples=None if sampler is None else _length(sampler),
+            shuffles=_shuffles(sampler),
             iterable=isinstance(loader.dataset, torch.utils.data.IterableDataset),
         )
         self.num_loaders += 1
@@ -82,21 +90,24 @@ class Samples(Listener):
             return
         number = loader.__dict__.get("_paceline_loader", -1)
         self.end_pass(number)
-        if self.epochs.get(number, 0) >= EPOCHS:
+        stack = callsites(3)
+        if self.epochs.get((number, str(stack)), 0) >= EPOCHS:
             end_rank("epochs")
         nth = loader.__dict__.get("_paceline_passes", 0)
         loader.__dict__["_paceline_passes"] = nth + 1
-        iterator.__dict__["_paceline"] = Iteration(
-            number, nth, loader.__dict__.get("_paceline_workers", 0), iterator._base_seed
-        )
+        workers = loader.__dict__.get("_paceline_workers", 0)
+        iterator.__dict__["_paceline"] = Iteration(number, nth, workers, iterator._base_seed, str(stack))
         self.active[number] = iterator
+        is_first = nth == 0 and journal.rank is not None
         journal.put(
             "pass",
             loader=number,
             nth=nth,
-            site=callsite(3),
+            site=stack[0] if stack else UNKNOWN,
+            stack=stack,
             epoch=getattr(getattr(loader, "sampler", None), "epoch", None),
-            facts=dataset_facts(loader.dataset) if nth == 0 and journal.rank is not None else None,
+            facts=dataset_facts(loader.dataset) if is_first else None,
+            probe=_probe(loader.dataset) if is_first else None,
             step=progress.steps,
             serial=early.state.serial,
             threads=threads_of_script() if loader.__dict__.get("_paceline_forks") else [],
@@ -109,7 +120,7 @@ class Samples(Listener):
         if mine is None:
             return
         most = TRAIN_BATCHES if mine.trained else EVAL_BATCHES
-        if iterator._num_yielded >= most:
+        if iterator._num_yielded >= most and may_stop(sys._getframe(2)):
             self._read_order(iterator, mine)
             self.end_pass(mine.loader)
             raise StopIteration
@@ -134,6 +145,9 @@ class Samples(Listener):
             self.end_pass(mine.loader)
             return
         self.last = mine.loader
+        self.fetches += 1
+        if torch.is_grad_enabled():
+            self.fetched_since[mine.loader] = self.fetched_since.get(mine.loader, 0) + 1
         journal.put("waited", loader=mine.loader, seconds=round(time.perf_counter() - self._began, 6))
         if len(mine.digests) < MOST_DIGESTS:
             mine.digests.append(digest_leaves(batch))
@@ -144,7 +158,7 @@ class Samples(Listener):
         if iterator is None:
             return
         mine: Iteration = iterator.__dict__.pop("_paceline")
-        self.epochs[number] = self.epochs.get(number, 0) + mine.trained
+        self.epochs[number, mine.stack] = self.epochs.get((number, mine.stack), 0) + mine.trained
         journal.put(
             "order",
             loader=mine.loader,
@@ -158,17 +172,29 @@ class Samples(Listener):
             serial=early.state.serial,
         )
 
+    def forward_starts(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> None:
+        """A batch that is evaluated is not trained on."""
+        del model, args, kwargs, training
+        if not torch.is_grad_enabled() and self.last is not None:
+            self.fetched_since.pop(self.last, None)
+
     def backward_starts(self, root: Any) -> None:
-        """The last batch is trained on."""
+        """The last batch is trained on, and so is a single one of another loader that came with it."""
         del root
-        if self.last is None:
-            return
-        if self.last not in self.training:
-            self.training.add(self.last)
-            journal.put("trains_on", loader=self.last)
-        iterator = self.active.get(self.last)
-        if iterator is not None:
-            iterator.__dict__["_paceline"].trained = True
+        found = {number for number, count in self.fetched_since.items() if count == 1}
+        self.fetched_since.clear()
+        for number in found | ({self.last} if self.last is not None else set()):
+            if number not in self.training:
+                self.training.add(number)
+                journal.put("trains_on", loader=number)
+            iterator = self.active.get(number)
+            if iterator is not None:
+                iterator.__dict__["_paceline"].trained = True
+
+    def step_ends(self, optimizer: Any) -> None:
+        """Count the batches of the next step."""
+        del optimizer
+        self.fetches = 0
 
     def exiting(self) -> None:
         """Write the orders of unfinished passes."""
@@ -183,109 +209,26 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def follow(samples: Samples) -> None:
-    """Wrap loaders and their iterators."""
-    _follow_loaders(samples)
-    _follow_passes(samples)
-    _follow_orders()
-    _follow_fetches(samples)
+def _shuffles(sampler: Any) -> bool:
+    """Tell whether a sampler is one of torch that shuffles."""
+    if isinstance(sampler, torch.utils.data.DistributedSampler):
+        return sampler.shuffle
+    return isinstance(sampler, torch.utils.data.RandomSampler)
 
 
-def _follow_loaders(samples: Samples) -> None:
-    make = dataloader.DataLoader.__init__
-
-    def make_loader(self: Any, *args: Any, **kwargs: Any) -> None:
-        workers = kwargs.get("num_workers", args[5] if len(args) > 5 else 0)
-        asked = kwargs.get("batch_size", args[1] if len(args) > 1 else 1)
-        forks = str(kwargs.get("multiprocessing_context") or multiprocessing.get_start_method()) == "fork"
-        if kwargs.get("worker_init_fn") is not None:
-            kwargs["worker_init_fn"] = WorkerSeed(kwargs["worker_init_fn"], samples.num_loaders)
-        elif workers and len(args) <= 5:  # without workers, whose random numbers are imitated: see `_follow_fetches`
-            kwargs.update(num_workers=0, persistent_workers=False, prefetch_factor=None, timeout=0)
-            kwargs.pop("multiprocessing_context", None)
-        if kwargs.get("batch_sampler") is None and BATCH_FACTOR > 1:
-            kwargs.pop("batch_size", None)
-            args = (args[0] if args else kwargs.pop("dataset"), asked and asked * BATCH_FACTOR, *args[2:])
-        make(self, *args, **kwargs)
-        samples.add_loader(self, workers, asked if self.batch_size else None, forks=forks)
-
-    dataloader.DataLoader.__init__ = make_loader
-
-
-def _follow_passes(samples: Samples) -> None:
-    base = dataloader._BaseDataLoaderIter
-    start, reset = base.__init__, base._reset
-
-    def start_iterator(self: Any, loader: Any) -> None:
-        start(self, loader)
-        samples.start_pass(self, loader)
-
-    def reset_iterator(self: Any, loader: Any, first_iter: bool = False) -> None:
-        reset(self, loader, first_iter)
-        if not first_iter:
-            samples.start_pass(self, loader)
-
-    base.__init__, base._reset = start_iterator, reset_iterator
-
-
-def _follow_orders() -> None:
-    base = dataloader._BaseDataLoaderIter
-    original = base._next_index
-
-    def next_index(self: Any) -> Any:
-        mine = self.__dict__.get("_paceline")
-        try:
-            found = original(self)
-        except StopIteration:
-            if mine is not None:
-                mine.whole = True
-            raise
-        if mine is not None:
-            mine.add(found)
-        return found
-
-    base._next_index = next_index
-
-
-def _follow_fetches(samples: Samples) -> None:
-    """Note the generators before and after samples are made: equal states on two ranks give equal augmentation."""
-    fetcher: Any = _utils.fetch._MapDatasetFetcher
-    original = fetcher.fetch
-
-    def fetch(self: Any, index: Any) -> Any:
-        mine = None if samples.current is None else samples.current.__dict__.get("_paceline")
-        if mine is None or torch.utils.data.get_worker_info() is not None:
-            return original(self, index)
-        outside = Generators() if mine.workers else None
-        if outside is not None:
-            if mine.generators is None:
-                Generators.seed(mine.seed)
-            else:
-                mine.generators.restore()
-        try:
-            return _noted(mine, index, lambda: original(self, index))
-        finally:
-            if outside is not None:
-                mine.generators = Generators()
-                outside.restore()
-
-    fetcher.fetch = fetch
-
-
-def _noted(mine: Iteration, index: Any, fetch: Any) -> Any:
-    mine.num_fetches += 1
-    if mine.num_fetches > MOST_FETCHES:
-        return fetch()
-    before = generator_states()
-    batch = fetch()
-    after = generator_states()
-    journal.put(
-        "fetch",
-        loader=mine.loader,
-        nth=mine.nth,
-        fetch=mine.num_fetches,
-        before=before,
-        moved=[name for name in before if before[name] != after.get(name)],
-        indices=[int(item) for item in index][:4] if isinstance(index, list) else None,
-    )
-    return batch
+def _probe(dataset: Any) -> list[list[int]] | None:
+    """Return digests of the first, the middle and the last sample, made with the same random numbers on all ranks."""
+    length = _length(dataset)
+    if not length or isinstance(dataset, torch.utils.data.IterableDataset):
+        return None
+    outside = Generators()
+    found = []
+    try:
+        for index in sorted({0, length // 2, length - 1}):
+            Generators.seed(0)
+            found.append(digest_sample(dataset[index]))
+    except Exception:  # a sample that cannot be read is the script's own problem
+        return None
+    finally:
+        outside.restore()
+    return found

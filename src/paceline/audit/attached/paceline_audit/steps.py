@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from . import early
 from .digests import MOST_BYTES_OF_BATCH, digest, digest_all
+from .gradients import Gradients, is_sharded, norm_of
 
 MOST_EVALUATIONS = 60
 STEPS_IN_FULL = 3
@@ -31,6 +32,9 @@ class Steps(Listener):
         self._began = 0.0
         self.unscaled: Any = None
         """The loss before GradScaler multiplied it."""
+        self.gradients = Gradients()
+        self.weights: set[int] = set()
+        """Addresses of the optimizer's weights."""
 
     def wrapped(self, model: Any) -> None:
         """Note the kinds of layers."""
@@ -45,17 +49,18 @@ class Steps(Listener):
             self._input = {
                 "input": None if tensor is None else digest(tensor, MOST_BYTES_OF_BATCH),
                 "generator": digest(torch.get_rng_state()) if drops else None,
-                "training": model.training,
+                "training": model.module.training,  # Lightning leaves the wrapper itself in eval mode
             }
         elif not training and self._num_evaluations < MOST_EVALUATIONS:
             self._num_evaluations += 1
+            ignored = {id(p) for p in _ignored(model)}
             journal.put(
                 "evaluates",
                 step=progress.steps,
-                weights=digest_all(model.parameters()),
-                buffers=digest_all(model.buffers()),
+                weights=digest_all(p for p in model.parameters() if id(p) not in ignored),
+                buffers=digest_all(_statistics(model)),
                 site=callsite(3),
-                training=model.training,
+                training=model.module.training,
                 loader=self._samples.last,
                 **_layers(model),
             )
@@ -66,15 +71,26 @@ class Steps(Listener):
             root, self.unscaled = self.unscaled, None
         loss = float(root.detach().float()) if isinstance(root, torch.Tensor) and root.numel() == 1 else None
         function = getattr(root, "grad_fn", None)
-        self._passes.append({"loss": loss, "function": type(function).__name__, "site": callsite(3), **self._input})
+        kind = {"function": type(function).__name__, "reduction": _reduction(function)}
+        self._passes.append({"loss": loss, **kind, "site": callsite(3), **self._input})
         self._input = {}
         if not self._has_stack:
             self._has_stack = True
             journal.put("training_lines", stack=callsites(3))
 
+    def backward_ends(self) -> None:
+        """Remember the gradients, to see whether the script changes them before the update."""
+        self.gradients.remember()
+
+    def step_starts(self, optimizer: Any) -> None:
+        """Compare the gradients with what the passes, the scaler and clipping left."""
+        self.gradients.compare(optimizer)
+
     def step_ends(self, optimizer: Any) -> None:
         """Note the passes of a step and the weights after it."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        ignored = {id(p) for model in progress.wrapped_models() for p in _ignored(model)}
+        parameters = [parameter for parameter in given if id(parameter) not in ignored]
         number, full = progress.steps + 1, progress.steps < STEPS_IN_FULL
         models = progress.wrapped_models()
         journal.put(
@@ -82,6 +98,10 @@ class Steps(Listener):
             step=number,
             passes=self._passes,
             synced=progress.synced,
+            fetches=self._samples.fetches,
+            regraded=self.gradients.are_changed,
+            sharded=any(map(is_sharded, parameters)),
+            shapes=str([tuple(p.shape) for p in parameters]) if full else None,
             samples=progress.batches,
             lr=[float(group.get("lr", 0.0)) for group in optimizer.param_groups][:4],
             optimizer=type(optimizer).__name__,
@@ -89,12 +109,13 @@ class Steps(Listener):
             tensors=[digest(parameter) for parameter in parameters] if full else None,
             names=[self._names.get(id(parameter), f"#{i}") for i, parameter in enumerate(parameters)] if full else None,
             unused=[self._names.get(id(p), "?") for p in parameters if p.requires_grad and p.grad is None][:20],
-            norm=float(torch.stack([p.detach().double().norm() for p in parameters]).norm()),
-            buffers=digest_all(models[0].buffers()) if models else None,
+            norm=norm_of(parameters),
+            buffers=digest_all(_statistics(models[0])) if models else None,
             seconds=round(time.perf_counter() - self._began, 6) if self._began else None,
             serial=early.state.serial,
         )
         self._passes = []
+        self.weights = {p.data_ptr() for p in parameters if not is_sharded(p)}
         self._began = time.perf_counter()
 
     def exiting(self) -> None:
@@ -112,3 +133,24 @@ def _layers(model: Any) -> dict[str, int]:
         "synced_norms": sum(isinstance(layer, torch.nn.SyncBatchNorm) for layer in layers),
         "dropouts": sum(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in layers),
     }
+
+
+def _statistics(model: Any) -> list[Any]:
+    """Return the running statistics of batch norm."""
+    return [buffer for layer in model.modules() if isinstance(layer, _BatchNorm) for buffer in layer.buffers()]
+
+
+def _ignored(model: Any) -> list[Any]:
+    """Return the parameters that a script takes out of DistributedDataParallel on purpose."""
+    names = set(getattr(model, "parameters_to_ignore", ()))
+    return [parameter for name, parameter in model.module.named_parameters() if name in names] if names else []
+
+
+def _reduction(function: Any) -> str:
+    """Return how a loss was made of its samples, by its last operation: mean, sum, scaled or unknown."""
+    name, saved = type(function).__name__, getattr(function, "_saved_reduction", None)
+    if name.startswith(("Div", "Mul")):
+        return "scaled"
+    if saved in {1, 2}:
+        return "mean" if saved == 1 else "sum"
+    return "mean" if name.startswith("Mean") else "sum" if name.startswith("Sum") else "unknown"

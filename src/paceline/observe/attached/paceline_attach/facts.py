@@ -46,6 +46,7 @@ def ddp_facts(model: Any) -> dict[str, Any]:
         "broadcast_buffers": model.broadcast_buffers,
         "find_unused": model.find_unused_parameters,
         "bucket_cap": model.bucket_bytes_cap,
+        "is_world": model.process_group.size() == dist.get_world_size(),
     }
 
 

@@ -38,6 +38,8 @@ class _Guard:
         self.depth = 0
         self.thread: int | None = None
         self.has_exited = False
+        self.optimizers: list[int] = []
+        """The optimizers that are stepping now; one may step another, as ZeroRedundancyOptimizer does."""
 
     def is_outermost(self) -> bool:
         if self.depth or worker._worker_info is not None:  # get_worker_info() without its cost in every step
@@ -125,6 +127,7 @@ def _backward(original: Function) -> Function:
         handle = None
         if journal.rank is not None and isinstance(root, torch.Tensor) and root.requires_grad:
             handle = root.register_hook(_expect_end)  # a lone rank has no gradients to average
+        guard.optimizers.clear()  # a step that failed has not ended
         for listener in listeners:
             listener.backward_starts(root)
         try:
@@ -155,13 +158,19 @@ def _gradients_computed() -> None:
 
 
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if guard.is_outermost():
+    if not guard.is_outermost():
+        return
+    guard.optimizers.append(id(optimizer))
+    if len(guard.optimizers) == 1:
         for listener in listeners:
             listener.step_starts(optimizer)
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if not guard.is_outermost():
+    if not guard.is_outermost() or not guard.optimizers:
+        return
+    guard.optimizers.pop()
+    if guard.optimizers:
         return
     for listener in listeners:
         listener.updated(optimizer)
