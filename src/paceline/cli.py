@@ -24,6 +24,7 @@ from paceline.launching.local import become_rank
 from paceline.launching.outcomes import REPORTS_VARIABLE, report_failure
 
 COMMANDS = {
+    "new": ("paceline.commands.new:new_command", "Start a project: model, data, task, settings, tests, Slurm job."),
     "train": ("paceline.commands.train:train_command", "Train a model, or resume a run."),
     "eval": ("paceline.commands.eval:eval_command", "Evaluate a checkpoint: loss and metrics."),
     "export": ("paceline.commands.export:export_command", "Export the weights of a run for other programs."),
