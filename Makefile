@@ -4,11 +4,12 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 BENCH  := .venv-bench
 ENGINES := .venv-engines
+SITE   := .venv-docs
 BROWSER := chromium
 LAB_PACKAGES := slurm-wlm munge iproute2 openmpi-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo engines test test-all campaign lab fuzz chaos causes lab-packages browser replay check format bench bench-quick bench-epoch clean predictions
+.PHONY: help demo engines test test-all campaign lab fuzz chaos causes lab-packages browser replay check format docs bench bench-quick bench-epoch clean predictions
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,9 +121,19 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt
 engines: $(ENGINES)/.ready  ## train below a real Ray and TorchX, and track with a real MLflow
 	$(ENGINES)/bin/python -m pytest tests/launching/test_engines.py tests/trackers/test_choose.py
 
+# A generator without plugins, in an environment of its own: it shares no dependency with us.
+$(SITE)/.ready: constraints.txt
+	python3 -m venv --clear $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt zensical
+	touch $@
+
+docs: $(READY) $(SITE)/.ready  ## build the docs site in .site/html; a dead link is an error
+	$(PYTHON) docs/build_site.py .site
+	$(SITE)/bin/zensical build --clean --strict --config-file .site/zensical.toml
+
 format: $(READY)  ## rewrite the code the way `make check` wants it
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) $(BENCH) $(ENGINES) .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(BENCH) $(ENGINES) $(SITE) .site .pytest_cache .ruff_cache .import_linter_cache

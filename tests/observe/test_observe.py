@@ -156,3 +156,19 @@ def test_a_command_that_cannot_start_is_refused(elsewhere, capsys, command, mess
     assert run_cli(["observe", "--", *command], {}) == 2
     assert message in capsys.readouterr().err
     assert not list(elsewhere.iterdir())
+
+
+def test_torchrun_is_found_beside_the_python_of_an_environment_that_is_not_activated(monkeypatch, tmp_path):
+    from paceline.core.errors import ConfigError
+    from paceline.observe.attachment import Attachment, check_command
+
+    tool = tmp_path / "bin" / "torchrun-of-this-environment"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    with pytest.raises(ConfigError, match="there is no command torchrun-of"):
+        check_command([tool.name])
+    monkeypatch.setattr(sys, "executable", str(tool.parent / "python"))
+    check_command([tool.name])
+    path = Attachment(journals=tmp_path).environment({"PATH": "/first"})["PATH"]
+    assert path == f"/first:{tool.parent}"

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -37,15 +38,24 @@ class Attachment:
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command: `sitecustomize` of our folder is imported by every Python below."""
         paths = [str(ATTACHED), *map(str, self.folders), *filter(None, [environ.get("PYTHONPATH")])]
-        ours = {"PYTHONPATH": os.pathsep.join(paths), JOURNALS_VARIABLE: str(self.journals)}
+        ours = {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PATH": _search_path(environ),
+            JOURNALS_VARIABLE: str(self.journals),
+        }
         return {**environ, **ours, **self.variables}
+
+
+def _search_path(environ: Mapping[str, str]) -> str:
+    """Return PATH with the folder of this Python at its end, where torchrun is in an environment not activated."""
+    return os.pathsep.join([*filter(None, [environ.get("PATH", os.defpath)]), str(Path(sys.executable).parent)])
 
 
 def check_command(command: Sequence[str]) -> None:
     """Refuse a command that cannot be started, and a Python script that does not exist."""
     if not command:
         raise ConfigError("there is no command to run", hint="put it after --, as in: -- torchrun train.py")
-    if which(command[0]) is None:
+    if which(command[0], path=_search_path(os.environ)) is None:
         hint = f"did you mean python {command[0]}?" if command[0].endswith(".py") else "check the spelling and PATH"
         raise ConfigError(f"there is no command {command[0]}", hint=hint)
     if "-m" in command or "-c" in command:
