@@ -93,7 +93,7 @@ def test_the_package_page_has_absolute_links_only(metadata):
     text = metadata.get_payload()
     assert isinstance(text, str)
     assert "pip install paceline" in text
-    links = re.findall(r"\]\(([^)]+)\)", text)
+    links = [*re.findall(r"\]\(([^)]+)\)", text), *re.findall(r'(?:src|href)="([^"]+)"', text)]
     assert len(links) > 10
     assert not [link for link in links if not link.startswith("https://")]
 

@@ -94,14 +94,15 @@ def test_a_command_that_is_wrong_is_found(line):
         parse(command.words)
 
 
-def starts_ranks(page: str) -> bool:
-    """Tell whether a page has commands that start several processes here."""
-    return any("--nproc" in shortened(command.words) for command in runnable(page))
+def takes_long(page: str) -> bool:
+    """Tell whether commands of a page start several processes here, or trace a model for torch.export."""
+    words = {word for command in runnable(page) for word in shortened(command.words)}
+    return "--nproc" in words or any("torch-export" in word for word in words)
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] * starts_ranks(page)) for page in PAGES if runnable(page)],
+    [pytest.param(page, marks=[pytest.mark.slow] * takes_long(page)) for page in PAGES if runnable(page)],
 )
 def test_the_commands_of_a_page_run(page, elsewhere, capsys, one_thread):
     write_files(page, elsewhere)

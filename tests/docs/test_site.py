@@ -11,6 +11,7 @@ import paceline
 from tests.docs.pages import PAGES, ROOT
 
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
+IMAGE = re.compile(r'<img [^>]*src="([^"]+)"')
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
 
 
@@ -39,7 +40,7 @@ def anchors(text: str) -> set[str]:
 def dead_links(page: Path, text: str) -> list[str]:
     """Return the links of a page whose file or anchor is missing; those into the repository are looked up here."""
     dead = []
-    for link in LINK.findall(text):
+    for link in [*LINK.findall(text), *IMAGE.findall(text)]:
         path, _, anchor = link.partition("#")
         if path.startswith((f"{HOME}/blob/main/", f"{HOME}/raw/main/")):
             path = str(ROOT / path.removeprefix(f"{HOME}/").split("/", 2)[2])
