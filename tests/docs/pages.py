@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 VARIABLE = re.compile(r"[A-Z_]+=")
 COMMANDS = {"paceline", ".venv/bin/paceline"}
+DIAGRAMS = "docs/design.md"
+"""A page whose blocks show processes."""
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
@@ -37,6 +39,8 @@ def write_files(page: str, folder: Path) -> None:
 
 def commands(page: str) -> list[Command]:
     """Return the paceline commands of a page, in its order; output that a block shows is no command."""
+    if page == DIAGRAMS:
+        return []
     found = []
     for kind, block in BLOCK.findall((ROOT / page).read_text()):
         for line in block.splitlines() if not kind else []:
@@ -58,5 +62,6 @@ def read_command(line: str) -> Command | None:
         if word in COMMANDS and (index == 0 or rest[0] in {"srun", "mpirun"}):
             return Command(variables, rest[index + 1 :], rest[:index]) if len(rest) > index + 1 else None
         if rest[index : index + 2] == ["-m", "paceline"]:
-            return Command(variables, rest[index + 2 :], rest[:index])
+            words = rest[index + 2 :]
+            return Command(variables, words[words[:1] == ["--"] :], rest[:index])
     return None

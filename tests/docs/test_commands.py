@@ -7,12 +7,17 @@ of data that has to be downloaded. The long test runs every page as it is writte
 import os
 import re
 import runpy
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
+from cyclopts import Argument
 
 from lab.environment import child_environment
 from paceline import cli
+from paceline.commands.settings_files import settings_files
+from paceline.core.errors import RunError
 from paceline.core.load import Layers
 from tests.docs.pages import PAGES, Command, commands, read_command, write_files
 
@@ -73,9 +78,17 @@ def run(command: list[str], variables: dict[str, str]) -> int:
         return cli.run(command, os.environ)
 
 
+def files_that_are_here(arguments: Mapping[str, Argument]) -> list[Path]:
+    """Return the recipe of a command, but no file of a run, which an earlier command of the page would have made."""
+    try:
+        return [file for file in settings_files(arguments) if file.exists()]
+    except RunError:
+        return []
+
+
 def parse(words: list[str]) -> None:
-    """Read a command as the command line does, without running it and without the files that it names."""
-    app = cli.build_app(Layers({}, lambda _arguments: ()), used=words[:1])
+    """Read a command as the command line does, without running it."""
+    app = cli.build_app(Layers({}, files_that_are_here), used=words[:1])
     app.parse_args(cli.command_first(words), exit_on_error=False, print_error=False)
 
 
