@@ -1,18 +1,21 @@
 """What a case of the campaign is, and how chance makes one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
 from paceline.core.setting_types import Interval
 from paceline.parallel.gradient_buckets import FIRST
+from tests.campaign import subjects
 from tests.campaign.modules import parts_of
 from tests.campaign.parts import NOT_SHARDED, Part
 
 Moment = Literal["on a signal", "before a step", "in a backward pass", "after an update", "in a save"]
 KILLS: tuple[Moment, ...] = ("before a step", "in a backward pass", "after an update", "in a save")
 MODULES = Path(__file__).with_name("modules.py")
+SUBJECTS = Path(subjects.__file__)
+MODULE = "module"
 BUCKETS = (64, 1024, FIRST)
 """Bytes. A whole model fits into the last, so that nothing leaves before the end of a backward pass."""
 NUM_TRAINED = 113
@@ -52,6 +55,8 @@ class Case:
     number: int
     campaign: int
     """The seed of the campaign, which the module follows from, too."""
+    subject: str
+    """What is trained: a random module with image classification, another task, or a loop of a user."""
     place: Place
     shards: int
     optimizer: str
@@ -68,7 +73,7 @@ class Case:
     @property
     def parts(self) -> list[type[Part]]:
         """The parts of the module."""
-        return parts_of(self.campaign, self.number)
+        return [] if self.subject != MODULE else parts_of(self.campaign, self.number)
 
     @property
     def refused(self) -> str | None:
@@ -77,20 +82,29 @@ class Case:
 
     def settings(self, runs_dir: Path, place: Place) -> dict[str, Any]:
         """Return the settings of a run; only where it runs and writes differs between the runs of a case."""
-        return {
-            "model": f"{MODULES}:module_{self.campaign}_{self.number}",
-            "data": f"{MODULES}:samples",
-            "exact": "bitwise",
-            "mode": place.mode,
+        usual = {
             "balance": place.balance,
-            "shards": self.shards,
             "optimizer": self.optimizer,
             "lr": RATES[self.optimizer],
+            "ema": self.ema,
+            "clip": self.clip,
+        }
+        if self.subject in subjects.LOOPS:
+            own: dict[str, Any] = {"loop": f"{SUBJECTS}:{self.subject}"}
+        elif self.subject in subjects.TASKS:
+            data, model, task = subjects.TASKS[self.subject]
+            task = f"{SUBJECTS}:{task}" if hasattr(subjects, task) else task
+            own = usual | {"data": f"{SUBJECTS}:{data}", "model": f"{SUBJECTS}:{model}", "task": task}
+        else:
+            module = f"{MODULES}:module_{self.campaign}_{self.number}"
+            own = usual | {"model": module, "data": f"{MODULES}:samples"}
+        return own | {
+            "exact": "bitwise",
+            "mode": place.mode,
+            "shards": self.shards,
             "seed": self.seed,
             "global_batch": self.global_batch,
             "steps": self.steps,
-            "ema": self.ema,
-            "clip": self.clip,
             "save_every": Interval(self.save_every, "step"),
             "workers": place.workers,
             "threads": 1,
@@ -102,7 +116,8 @@ class Case:
         }
 
     def __str__(self) -> str:
-        facts = f"{self.place} V={self.shards}, {', '.join(part.__name__ for part in self.parts)}; {self.optimizer}"
+        trained = ", ".join(part.__name__ for part in self.parts) or self.subject
+        facts = f"{self.place} V={self.shards}, {trained}; {self.optimizer}"
         facts += f", buckets of {self.bucket_bytes} bytes"
         if self.interruption is None:
             return facts
@@ -113,8 +128,30 @@ class Case:
 ALONE = Place(mode="single", world_size=1, workers=0, balance=False)
 
 
-def make_case(seed: int, number: int) -> Case:
-    """Return the case that a seed and a number stand for."""
+def make_case(seed: int, number: int, subject: str | None = None) -> Case:
+    """Return the case that a seed and a number stand for; with a subject, that one in place of the drawn one."""
+    drawn = Random(f"subject {seed}/{number}")
+    others = drawn.choice([*subjects.TASKS, *subjects.LOOPS])
+    return _fitted(_module_case(seed, number), subject or drawn.choice([MODULE, others]))
+
+
+def _fitted(case: Case, subject: str) -> Case:
+    """Return the case with another subject, and without what that one does not support."""
+    is_loop = subject in subjects.LOOPS
+    if subject == MODULE:
+        return case
+
+    def fit(place: Place) -> Place:
+        mode = "ddp" if place.mode == "fsdp" and (is_loop or subject in subjects.NOT_SHARDED) else place.mode
+        return replace(place, mode=mode, balance=place.balance and not is_loop and subject != "contrastive")
+
+    end = case.interruption
+    end = None if end is None else replace(end, resume=fit(end.resume))
+    return replace(case, subject=subject, place=fit(case.place), ema=None if is_loop else case.ema, interruption=end)
+
+
+def _module_case(seed: int, number: int) -> Case:
+    """Return the case of a random module."""
     random = Random(f"{seed}/{number}")
     modes = ["ddp"] if any(part in NOT_SHARDED for part in parts_of(seed, number)) else ["ddp", "fsdp"]
     shards = random.choice([2, 4, 6, 8])
@@ -126,6 +163,7 @@ def make_case(seed: int, number: int) -> Case:
     return Case(
         number=number,
         campaign=seed,
+        subject=MODULE,
         place=place,
         shards=shards,
         optimizer=random.choice(list(RATES)),

@@ -14,15 +14,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.core.config import Config
+from paceline.core.start import Start
+from paceline.core.stopping import StopRequest
 from paceline.engine import balance, checkpoint_folder, loop, passes
 from paceline.engine.balance import Balance
 from paceline.engine.loop import Training
+from paceline.engine.own_start import load_loop, started_on
+from paceline.engine.passes import GradientPass
+from paceline.engine.rank import Startup
+from paceline.engine.run_steps import RunSteps
 from paceline.parallel import gradient_buckets
 from paceline.parallel.exact import reducer
 from paceline.parallel.exact.bucket import Bucket
 from paceline.parallel.team import Team
+from paceline.records.folder import RunFolder
 from tests.campaign.cases import Interruption
-from tests.ranks.runs import train_rank
+from tests.ranks.runs import StopAt, train_rank
 
 FLIPPED_STEP = 3
 
@@ -48,7 +56,19 @@ def train_case(
         stack.enter_context(replaced(Balance, "_per_shard", planted_seconds))
         for context in (doom, planted, redirect_stdout(io.StringIO())):
             stack.enter_context(context)
+        if "loop" in settings:
+            return run_loop(team, settings, resume, stop_at if team.world.rank == stop_rank else None)
         return train_rank(team, settings, resume, stop_rank, stop_at).folder
+
+
+def run_loop(team: Team, settings: dict[str, Any], resume: Path | None, stop_at: int | None) -> Path:
+    """Train with a loop of a user as one rank, and return the run folder."""
+    stop = StopRequest() if stop_at is None else StopAt(stop_at)
+    startup = Startup(Config(**settings), team, Start())
+    with started_on(startup, stop, None if resume is None else RunFolder(resume)) as run:
+        load_loop(settings["loop"])(run)
+    assert run.result is not None
+    return run.result.folder
 
 
 def planted_seconds(self: Balance, _seconds: float, _num_shards: int) -> float:
@@ -77,43 +97,62 @@ def dying(end: Interruption) -> Any:
         return replaced(checkpoint_folder, "write_manifest", dying_writer(checkpoint_folder.write_manifest, end.step))
     if end.moment == "in a backward pass":
         return dying_in_backward(end)
-    return replaced(Training, "train_step", dying_step(Training.train_step, end))
+    if end.moment == "before a step":
+        return replaced(GradientPass, "micro_batches", dying_pass(GradientPass.micro_batches, end.step))
+    return replaced(RunSteps, "record", dying_record(RunSteps.record, end.step))
 
 
 @contextmanager
 def dying_in_backward(end: Interruption) -> Iterator[None]:
     """End in a backward pass; where shards move, a rank may have none in a step: then after its update."""
     with (
-        replaced(Training, "backward", dying_backward(Training.backward, end.step)),
-        replaced(Training, "train_step", dying_step(Training.train_step, end)),
+        replaced(GradientPass, "micro_batches", noting_step(GradientPass.micro_batches)),
+        replaced(GradientPass, "backward", dying_backward(GradientPass.backward, end.step)),
+        replaced(RunSteps, "record", dying_record(RunSteps.record, end.step)),
     ):
         yield
 
 
-def dying_step(honest: Callable[..., float], end: Interruption) -> Callable[..., float]:
-    def train_step(self: Training, step: int, parts: list[loop.MicroBatch]) -> float:
-        if end.moment == "before a step" and step == end.step:
+def dying_pass(honest: Callable[..., Any], last: int) -> Callable[..., Any]:
+    def micro_batches(self: GradientPass, step: int, *more: Any) -> Any:
+        if step == last:
             die()
-        lr = honest(self, step, parts)
-        if step == end.step:
-            die()
-        return lr
+        return honest(self, step, *more)
 
-    return train_step
+    return micro_batches
+
+
+def noting_step(honest: Callable[..., Any]) -> Callable[..., Any]:
+    def micro_batches(self: GradientPass, step: int, *more: Any) -> Any:
+        vars(self)["step_now"] = step
+        return honest(self, step, *more)
+
+    return micro_batches
+
+
+def dying_record(honest: Callable[..., None], last: int) -> Callable[..., None]:
+    """Die after an update, before anything is known of it."""
+
+    def record(self: RunSteps, step: int, *more: Any, **named: Any) -> None:
+        if step == last:
+            die()
+        honest(self, step, *more, **named)
+
+    return record
 
 
 def dying_backward(honest: Callable[..., Any], step: int) -> Callable[..., Any]:
-    def backward(self: Training, part: loop.MicroBatch, number: int) -> Any:
-        assert self.job.reducer is not None
-        if self.progress.step != step or self.job.reducer._num_left > 0:
-            return honest(self, part, number)
-        trained = [parameter for parameter in self.job.model.parameters() if parameter.requires_grad]
+    def backward(self: GradientPass, *words: Any) -> None:
+        assert self.reducer is not None
+        if vars(self)["step_now"] != step or self.reducer._num_left > 0:
+            honest(self, *words)
+            return
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         countdown = iter(range(len(trained) // 2, -1, -1))
         for parameter in trained:  # any of them may be unused
             parameter.register_hook(countdown_hook(countdown))
-        computed = honest(self, part, number)  # the last shard, whose gradients leave
+        honest(self, *words)  # the last shard, whose gradients leave
         die()  # fewer than half have a gradient
-        return computed
 
     return backward
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.parallel.exact.reducer import Reducer
-from tests.campaign.cases import ALONE, BUCKETS, Place, make_case
+from tests.campaign import subjects
+from tests.campaign.cases import ALONE, BUCKETS, MODULE, Place, make_case
 from tests.campaign.check import check
 from tests.campaign.inside import FAULTS, FLIPPED_STEP, replaced, train_case
 from tests.campaign.parts import REFUSED, Conv, Dropped
@@ -26,8 +27,8 @@ def pool():
 def three_ranks():
     """Return a case in which everything there is can go wrong: batch norm, dropout, three ranks, a smaller batch."""
     place = Place(mode="ddp", world_size=3, workers=0, balance=False)
-    number = next(number for number in range(1000) if {Conv, Dropped} <= {*make_case(0, number).parts})
-    case = make_case(0, number)
+    number = next(number for number in range(1000) if {Conv, Dropped} <= {*make_case(0, number, MODULE).parts})
+    case = make_case(0, number, MODULE)
     assert case.refused is None
     facts = {"place": place, "shards": 4, "global_batch": 20, "steps": 7, "interruption": None}
     return replace(case, **facts, save_every=FLIPPED_STEP, optimizer="sgd", ema=None, clip=None)
@@ -45,14 +46,27 @@ def test_a_case_that_once_differed_is_equal(pool, tmp_path, seed, number):
 
     And fsdp took no gradients of parameters whose own module is never called.
     """
-    assert check(pool, make_case(seed, number), tmp_path) == []
+    assert check(pool, make_case(seed, number, MODULE), tmp_path) == []
 
 
 @pytest.mark.parametrize("part", REFUSED)
 def test_every_kind_of_state_that_cannot_be_reset_is_drawn_and_refused_by_name(pool, tmp_path, part):
-    numbers = [number for number in range(3000) if part in make_case(1, number).parts]
-    case = replace(make_case(1, numbers[0]), place=ALONE)
+    numbers = [number for number in range(3000) if part in make_case(1, number, MODULE).parts]
+    case = replace(make_case(1, numbers[0], MODULE), place=ALONE)
     assert check(pool, case, tmp_path) == [], str(case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("subject", [*subjects.TASKS, *subjects.LOOPS])
+def test_every_task_and_loop_of_the_campaign_has_the_bits_of_one_rank_after_an_interruption(pool, tmp_path, subject):
+    numbers = (number for number in range(100) if make_case(3, number, subject).interruption is not None)
+    assert check(pool, make_case(3, next(numbers), subject), tmp_path) == []
+
+
+@pytest.mark.parametrize("fault", ["floating-point sums", "randomness consumed per rank"])
+def test_a_fault_planted_into_a_loop_of_a_user_is_flagged(pool, tmp_path, three_ranks, fault):
+    case = replace(three_ranks, subject="gan")
+    assert any(name.startswith("weights ") for name in check(pool, case, tmp_path, fault=fault))
 
 
 def test_a_part_that_should_be_refused_and_is_not_is_a_finding(pool, tmp_path, three_ranks, monkeypatch):
