@@ -7,6 +7,7 @@ import pytest
 import paceline
 from paceline.core.errors import DataError, RunError
 from paceline.core.setting_types import Interval
+from paceline.engine import data_check
 from paceline.engine.data_check import check_data
 from paceline.engine.job import build_job
 from paceline.records.folder import RunFolder
@@ -99,6 +100,15 @@ def test_a_bitwise_run_is_not_resumed_with_other_data_and_another_run_warns(smal
         paceline.train(resume=bitwise.path)
     paceline.train(resume=plain.path)
     assert "are not those of the checkpoint" in plain.log.read_text()
+
+
+def test_one_changed_label_among_samples_in_memory_is_noticed(small_config, own_data, monkeypatch):
+    bitwise = stopped_run(small_config, own_data, exact="bitwise")
+    own_data.write_text(DATA.replace("% 10\n    return Tensor", "% 10\n    labels[57] = 0\n    return Tensor"))
+    with pytest.raises(RunError, match=r"all of train: other values"):
+        paceline.train(resume=bitwise.path)
+    monkeypatch.setattr(data_check, "LARGEST_HELD", 0)
+    paceline.train(resume=bitwise.path)  # the few samples that are compared of other sets do not show it
 
 
 def test_a_run_is_resumed_with_the_same_data_without_a_warning(small_config, own_data):

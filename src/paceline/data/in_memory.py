@@ -46,6 +46,11 @@ class InMemory:
         """Return the number of samples to request together: each call of an augmentation step has a high fixed cost."""
         return 1 if self.augmentation is None else max(1, min(GROUP_SAMPLES, GROUP_PIXELS // self.images[0].numel()))
 
+    @property
+    def held(self) -> tuple[torch.Tensor, ...]:
+        """Return all images and labels."""
+        return self.images, self.labels
+
     def fetch(self, ids: Ids, epoch: int | None) -> ImageBatch:
         """Return the samples with these ids, normalised, and augmented if an epoch is given."""
         if self._ready is not None and (epoch is None or self.augmentation is None):

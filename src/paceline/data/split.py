@@ -1,6 +1,6 @@
 """Data sets as the rest of Paceline sees them: splits that return any of their samples by id, and facts about them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -76,6 +76,16 @@ class SkippingSplit(Split, Protocol):
         ...
 
 
+@runtime_checkable
+class HeldSplit(Split, Protocol):
+    """A split whose samples follow from tensors in memory."""
+
+    @property
+    def held(self) -> Sequence[torch.Tensor]:
+        """Return these tensors, with all samples."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
     """A data set as its source provides it: a training split, a test split, and what it knows about itself."""
@@ -123,6 +133,11 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    @property
+    def held(self) -> Sequence[torch.Tensor]:
+        """Return the tensors with all samples, those outside the subset included; none if they are not in memory."""
+        return self._split.held if isinstance(self._split, HeldSplit) else ()
 
     def unreadable(self) -> list[str]:
         """Return the names of the images that could not be decoded so far, those outside the subset included."""

@@ -11,12 +11,14 @@ from paceline.core.config import Config
 from paceline.core.errors import DataError, RunError
 from paceline.core.plugin import is_plugin
 from paceline.data.catalog import Splits, is_own_data
-from paceline.data.split import Ids, Split
+from paceline.data.split import HeldSplit, Ids, Split
 from paceline.data.tree import tree_bytes
 from paceline.parallel.team import Team
 
 NUM_COMPARED = 8
 NUM_REPEATED = 16
+LARGEST_HELD = 1 << 30
+"""Bytes of tensors in memory that are compared as a whole: that takes about a second."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +26,7 @@ class DataFacts:
     """What is known about the data of a run."""
 
     digests: Mapping[str, str]
-    """By split, the number of samples and a hash of a few of them; stored in checkpoints."""
+    """By split, the number of samples and a hash of a few of them, or of all; stored in checkpoints."""
     warnings: tuple[str, ...]
 
 
@@ -42,6 +44,7 @@ def check_data(splits: Splits, config: Config, team: Team) -> DataFacts:
             "seeded with the index; or use --exact order",
         )
     digests = {name: _digest(split, whole=problem is None) for name, split in _named(splits).items()}
+    digests |= _digests_of_held(splits)
     _refuse_other_data(digests, team, name=config.data)
     return DataFacts(digests=digests, warnings=() if problem is None else (_warning(name, problem),))
 
@@ -49,16 +52,21 @@ def check_data(splits: Splits, config: Config, team: Team) -> DataFacts:
 def data_changes(before: Mapping[str, str] | None, now: DataFacts, config: Config) -> list[str]:
     """Return a warning if the data has changed since a checkpoint was saved; refuse it with --exact bitwise.
 
-    Checkpoints of earlier versions have no digests.
+    Checkpoints of earlier versions have no digests, or fewer; samples may be in memory in one start and not in another.
     """
-    changed = [name for name, digest in (before or {}).items() if now.digests.get(name) != digest]
+    changed = [name for name, digest in (before or {}).items() if now.digests.get(name, digest) != digest]
     if before is None or not changed:
         return []
-    sizes = [f"{name} {_size(before[name])} → {_size(now.digests.get(name, '0'))}" for name in changed]
+    sizes = [_change(name, before[name], now.digests[name]) for name in changed]
     problem = f"the samples of {config.data} are not those of the checkpoint ({', '.join(sizes)})"
     if config.exact == "bitwise":
         raise RunError(f"cannot resume bitwise: {problem}", hint="restore the data, or continue with --exact order")
     return [f"{problem}: from here on the run uses the new ones"]
+
+
+def _change(name: str, before: str, now: str) -> str:
+    sizes = _size(before), _size(now)
+    return f"{name}: other values" if sizes[0] == sizes[1] else f"{name} {' → '.join(sizes)}"
 
 
 def _named(splits: Splits) -> dict[str, Split]:
@@ -92,6 +100,22 @@ def _digest(split: Split, *, whole: bool) -> str:
         return str(len(split))
     batch = split.fetch(_some_ids(split, NUM_COMPARED), None)
     return f"{len(split)} {sha256(tree_bytes(batch)).hexdigest()}"
+
+
+def _digests_of_held(splits: Splits) -> dict[str, str]:
+    """Return the number of samples of each split in memory, with a hash of all; `valid` is often a part of `train`."""
+    found: dict[str, str] = {}
+    seen: list[list[int]] = []
+    for name, split in _named(splits).items():
+        tensors = split.held if isinstance(split, HeldSplit) else ()
+        places = [tensor.data_ptr() for tensor in tensors]
+        if 0 < sum(tensor.nbytes for tensor in tensors) <= LARGEST_HELD and places not in seen:
+            seen.append(places)
+            digest = sha256()
+            for tensor in tensors:
+                digest.update(tree_bytes(tensor))
+            found[f"all of {name}"] = f"{len(split)} {digest.hexdigest()}"
+    return found
 
 
 def _size(digest: str) -> str:

@@ -25,15 +25,15 @@ class Tuples:
     """A split of tensors: a batch is some rows of each."""
 
     def __init__(self, *tensors: Tensor) -> None:
-        self._tensors = tensors
+        self.held = tensors
 
     def __len__(self) -> int:
-        return len(self._tensors[0])
+        return len(self.held[0])
 
     def fetch(self, ids: Ids, epoch: int | None) -> tuple[Tensor, ...]:  # every epoch has the same samples
         """Return these samples."""
         rows = torch.from_numpy(ids)
-        return tuple(tensor[rows] for tensor in self._tensors)
+        return tuple(tensor[rows] for tensor in self.held)
 
 
 def open_shapes() -> DataSet:

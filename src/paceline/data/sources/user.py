@@ -143,16 +143,16 @@ class Tensors:
     """A split over a TensorDataset: a batch is one gather."""
 
     def __init__(self, tensors: Sequence[Tensor], kind: Callable[..., Tree]) -> None:
-        self._tensors = tensors
+        self.held = tensors
         self._kind = kind
 
     def __len__(self) -> int:
-        return len(self._tensors[0])
+        return len(self.held[0])
 
     def fetch(self, ids: Ids, epoch: int | None) -> Tree:  # every epoch has the same samples
         """Return these samples."""
         indices = torch.from_numpy(ids)
-        return self._kind(*(tensor[indices] for tensor in self._tensors))
+        return self._kind(*(tensor[indices] for tensor in self.held))
 
 
 def _together(*tensors: Tensor) -> tuple[Tensor, ...]:
