@@ -2,6 +2,7 @@
 
 import atexit
 import errno
+import logging
 import os
 import signal
 import sys
@@ -181,5 +182,5 @@ def _report(problem: Exception, environ: Mapping[str, str]) -> int:
     if not isinstance(problem, PacelineError):
         raise problem
     hint = "" if problem.hint is None else f"\n  hint: {problem.hint}"
-    say(f"{problem.message}{hint}")
+    say(f"{problem.message}{hint}", level=logging.ERROR)
     return code

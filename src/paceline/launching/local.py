@@ -1,5 +1,6 @@
 """Running the ranks of this node: start them, forward signals, end every process, report the first failure."""
 
+import logging
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -19,7 +21,7 @@ import psutil
 
 from paceline.core.errors import RanksError, StoppedError
 from paceline.core.limits import need_open_files
-from paceline.core.messages import say, say_if_slow
+from paceline.core.messages import log, say, say_if_slow, shows_progress
 from paceline.core.processes import end_with_parent
 from paceline.core.stopping import handled_by, interruptible
 from paceline.launching.agent import Agent
@@ -165,7 +167,8 @@ def check_rendezvous(plan: LaunchPlan) -> None:
             f"node {plan.node_rank} waited {plan.timeout:g} s for node 0 at {plan.rendezvous}: {cause}",
             hint="start node 0 with the same --rendezvous, and check that the port is open",
         ) from cause
-    print(f"node {plan.node_rank} joins node 0 at {plan.rendezvous}, which shows the progress", flush=True)  # noqa: T201
+    text = f"node {plan.node_rank} joins node 0 at {plan.rendezvous}, which shows the progress"
+    log(logging.INFO, text, lambda: print(text, flush=True))  # noqa: T201 - where the progress would be
 
 
 def _refuse_taken(port: int) -> None:
@@ -203,8 +206,8 @@ class Place:
 
 @contextmanager
 def place_to_print() -> Iterator[Place]:
-    """Give ranks our stdout and stderr, or a pipe whose lines are printed here."""
-    if sys.stdout is sys.__stdout__:
+    """Give ranks our stdout and stderr, or a pipe whose lines are logged here."""
+    if sys.stdout is sys.__stdout__ and shows_progress():
         yield Place(stdout=None, stderr=f"/proc/{os.getpid()}/fd/2")
         return
     reading, writing = os.pipe()
@@ -219,6 +222,11 @@ def place_to_print() -> Iterator[Place]:
 
 
 def _copy(lines: TextIO, shown: TextIO) -> None:
-    for line in lines:
+    """Show the lines of ranks as messages of our logger, which each rank has formatted."""
+
+    def show(line: str) -> None:
         shown.write(line)
         shown.flush()
+
+    for line in lines:
+        log(logging.INFO, line.rstrip("\n"), partial(show, line))

@@ -1,9 +1,12 @@
 """The terminal: a progress bar for people, one clean line per interval for log files."""
 
+from collections.abc import Callable
+from logging import INFO, WARNING
 from typing import Any, TextIO
 
+from paceline.core.messages import log, shows_progress
 from paceline.core.score_text import score_text
-from paceline.records.entries import Entry, Pulse, RunResult, StepRecord
+from paceline.records.entries import Entry, Note, Pulse, RunResult, StepRecord
 from paceline.trackers.base import RunInfo
 from paceline.trackers.lines import as_line, left_text, progress_text
 
@@ -26,9 +29,10 @@ class Plain:
 
     def record(self, entry: Entry) -> None:
         """Write the record's line at once, so that a follower of the file sees it."""
-        line = as_line(entry, self._run)
-        if line is not None:
-            print(line, file=self._stream, flush=True)
+        log_record(entry, self._run, self._show)
+
+    def _show(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
 
     def close(self, result: RunResult | None) -> None:
         """Do nothing."""
@@ -43,15 +47,18 @@ class Notebook(Plain):
 
     def record(self, entry: Entry) -> None:
         """Rewrite the last line, or print a line above it."""
-        if isinstance(entry, Pulse | StepRecord):
+        if isinstance(entry, Pulse | StepRecord) and shows_progress():
             self._rewrite(progress_text(entry, self._run))
-        elif as_line(entry, self._run) is not None:
-            self._rewrite("")
+        else:
             super().record(entry)
 
     def close(self, result: RunResult | None) -> None:
         """Remove the last line."""
         self._rewrite("")
+
+    def _show(self, line: str) -> None:
+        self._rewrite("")
+        super()._show(line)
 
     def _rewrite(self, text: str) -> None:
         print(f"\r{' ' * self._width}\r{text}", end="", file=self._stream, flush=True)
@@ -79,13 +86,14 @@ class Live:
 
     def record(self, entry: Entry) -> None:
         """Move the bar, or print a line above it."""
-        if isinstance(entry, Pulse | StepRecord):
+        if isinstance(entry, Pulse | StepRecord) and shows_progress():
             self._move(entry)
-            return
-        line = as_line(entry, self._run)
-        if line is not None:
-            style = "yellow" if line.startswith("warning:") else None
-            self._console.print(line, style=style, markup=False)
+        else:
+            log_record(entry, self._run, self._show)
+
+    def _show(self, line: str) -> None:
+        style = "yellow" if line.startswith("warning:") else None
+        self._console.print(line, style=style, markup=False)
 
     def close(self, result: RunResult | None) -> None:
         """Remove the bar."""
@@ -123,6 +131,14 @@ class Live:
         bar.start()
         self._bar = bar
         return bar
+
+
+def log_record(entry: Entry, run: RunInfo, show: Callable[[str], None]) -> None:
+    """Log the line of a record, which the console shows with `show`; a logger tells warnings by their level."""
+    line = as_line(entry, run)
+    if line is not None:
+        is_warning = isinstance(entry, Note) and entry.level == "warning"
+        log(WARNING if is_warning else INFO, line.removeprefix("warning: ") if is_warning else line, lambda: show(line))
 
 
 def console_for(stream: TextIO) -> Plain | Live:
