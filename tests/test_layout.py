@@ -85,7 +85,7 @@ def test_only_the_run_folder_knows_the_names_of_its_files():
 
 
 def test_every_command_is_a_verb_in_a_file_of_its_own():
-    helpers = {"__init__", "defaults", "settings_files", "status_line"}
+    helpers = {"__init__", "defaults", "settings_files", "short_help", "status_line", "welcome"}
     files = {path.stem for path in (ROOT / "src" / "paceline" / "commands").glob("*.py")} - helpers
     assert files == set(COMMANDS)
     lines = {name: len((ROOT / f"src/paceline/commands/{name}.py").read_text().splitlines()) for name in files}

@@ -14,7 +14,10 @@ from typing import NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
+from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.commands.settings_files import settings_files
+from paceline.commands.short_help import ALL, print_short_help, wants_short_help
+from paceline.commands.welcome import print_welcome
 from paceline.core.errors import ExitCode, PacelineError, SettingError
 from paceline.core.load import Layers
 from paceline.core.messages import say
@@ -74,6 +77,7 @@ COMMANDS = {
     "runs": ("paceline.commands.runs:app", "List, show, compare and remove runs; print their metrics as CSV."),
 }
 
+SHORT_FORMS = {"--quiet": "--console=quiet", "-q": "--console=quiet", "--verbose": "--console=verbose"}
 LOCAL_RANK = ("--local-rank", "--local_rank")
 
 
@@ -112,9 +116,14 @@ def leave(code: int) -> NoReturn:
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit code; every known problem becomes a message on stderr."""
     layers = Layers(environ, settings_files)
-    args = command_first(args)
+    args = short_forms(command_first(args))
     try:
+        if not args:
+            return print_welcome(DEFAULT_RUNS)
         app = build_app(layers, used=args[:1])
+        if wants_short_help(args):
+            return print_short_help(app)
+        args = ["--help" if arg == ALL else arg for arg in args]
         return app(list(args), exit_on_error=False, print_error=False, result_action="return_value") or 0
     except BrokenPipeError:  # the reader of our output has exited, as in `paceline runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -129,6 +138,12 @@ def command_first(args: Sequence[str]) -> list[str]:
     if args[:1] and args[0].partition("=")[0] in LOCAL_RANK:
         length = 1 if "=" in args[0] else 2
     return [*args[length : length + 1], *args[:length], *args[length + 1 :]]
+
+
+def short_forms(args: list[str]) -> list[str]:
+    """Return the args of training with --quiet and --verbose as the setting that they stand for."""
+    end = args.index("--") if "--" in args else len(args)
+    return [SHORT_FORMS.get(arg, arg) if args[0] == "train" else arg for arg in args[:end]] + args[end:]
 
 
 def build_app(layers: Layers, used: Sequence[str] = ()) -> App:

@@ -44,7 +44,7 @@ FREE = {
     "compress": st.sampled_from(["none", "fp16", "bf16"]), "balance": st.just(False),  # for bitwise only
     "task": st.none() | st.sampled_from(["classification", "language", "my.py:Task"]),
     "metric": st.sampled_from([(), ("my.py:hits",), ("my.py:hits", "my.py:both")]),
-    "collate": st.none() | st.just("my.py:pad"),
+    "collate": st.none() | st.just("my.py:pad"), "console": st.sampled_from(["quiet", "normal", "verbose"]),
 }  # fmt: skip
 BOUND = {"global_batch", "accumulate", "schedule", "milestones", "exact", "loop"}
 

@@ -12,7 +12,7 @@ from paceline.commands.status_line import progress_on
 from paceline.core import units
 from paceline.core.config import Config
 from paceline.core.errors import DataError, ExitCode
-from paceline.core.units import count, plural, table
+from paceline.core.units import count, fitted_table, plural
 
 OTHERS = "also: --data folder:PATH (a folder per class), packed:PATH (made by paceline data pack), my.py:build"
 
@@ -43,7 +43,7 @@ def list_data_command(
             print(json.dumps(row))
         return ExitCode.FINISHED
     head = ["name", "train", "test", "classes", "image", "download", "there", "where"]
-    print(f"{table(head, [_cells(row) for row in rows])}\n\n{OTHERS}")
+    print(f"{fitted_table(head, [_cells(row) for row in rows])}\n\n{OTHERS}")
     return ExitCode.FINISHED
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from paceline.core.errors import ExitCode
-from paceline.core.units import count, large, table
+from paceline.core.units import count, fitted_table, large
 
 OTHERS = """\
 also: --model timm:NAME, torchvision:NAME (pip install 'paceline[vision]'), hf:FOLDER (pip install transformers),
@@ -29,7 +29,7 @@ def models_command(*, as_json: Annotated[bool, Parameter(name="--json", negative
         for row in rows:
             print(json.dumps(row))
         return ExitCode.FINISHED
-    print(table(["model", "parameters", "input", "classes", "FLOPs"], [_cells(row) for row in rows]))
+    print(fitted_table(["model", "parameters", "input", "classes", "FLOPs"], [_cells(row) for row in rows]))
     print(f"\n{OTHERS}")
     return ExitCode.FINISHED
 

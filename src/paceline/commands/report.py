@@ -1,7 +1,11 @@
 """`paceline report`: runs, or a benchmark, as one self-contained HTML file."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from paceline.bench.bench_folder import find_bench
 from paceline.commands.defaults import DEFAULT_RUNS
@@ -16,7 +20,12 @@ from paceline.report.run_data import read_run_data, run_forecasts
 
 
 def report_command(
-    run: Path, *others: Path, out: Path | None = None, label: tuple[str, ...] = (), runs_dir: Path = DEFAULT_RUNS
+    run: Path,
+    *others: Path,
+    out: Path | None = None,
+    label: tuple[str, ...] = (),
+    runs_dir: Path = DEFAULT_RUNS,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
     """Write a report of a run, a benchmark, or several runs side by side, as one HTML file.
 
@@ -42,6 +51,8 @@ def report_command(
         Names of the runs in the report, one --label per run. Default: their folders.
     runs_dir
         Folder of all runs, in which run names are looked up.
+    as_json
+        Print one JSON object with the file and what the report says in its headline.
     """
     folder, page = _page([run, *others], label, runs_dir)
     path = RunFolder(folder).report if out is None else out
@@ -51,6 +62,11 @@ def report_command(
             scratch.write_text(html, encoding="utf-8")
     except OSError as cause:
         raise RunError(f"cannot write {path}: {cause.strerror}", hint="choose another file with --out") from cause
+    if as_json:
+        print(
+            json.dumps({"report": str(path), "bytes": len(html.encode()), "verdict": page.verdict, "lead": page.lead})
+        )
+        return ExitCode.FINISHED
     print(f"{path}  ({size(len(html.encode()))}; open it in a browser)")
     return ExitCode.FINISHED
 

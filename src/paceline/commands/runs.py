@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ConfigError, ExitCode
 from paceline.core.score_text import spread_text
-from paceline.core.units import plural, size, table, value_text
+from paceline.core.units import fitted_table, plural, size, table, value_text
 from paceline.records.compare_runs import compare_runs, results
 from paceline.records.folder import find_run
 from paceline.records.metrics_csv import write_csv
@@ -18,6 +18,7 @@ from paceline.records.reader import summarise
 from paceline.records.removal import find_only_run, plan_removal, remove_run
 from paceline.records.run_index import list_runs
 from paceline.records.run_text import (
+    HEAD,
     comparison_as_json,
     difference_cells,
     run_as_json,
@@ -42,7 +43,7 @@ def list_runs_command(*, runs_dir: RunsDir = DEFAULT_RUNS, as_json: Json = False
     elif not runs:
         print(f"no runs in {runs_dir} yet; to start one: paceline train")
     else:
-        print(table(["run", "started", "model", "data", "epochs", "best", "state"], [run_row(run) for run in runs]))
+        print(fitted_table(HEAD, [run_row(run) for run in runs]))
     return ExitCode.FINISHED
 
 
@@ -91,8 +92,8 @@ def compare(first: Path, second: Path, *others: Path, runs_dir: RunsDir = DEFAUL
         return ExitCode.FINISHED
     names = [str(run.folder.path) for run in runs]
     settings = [difference_cells(one) for one in comparison.settings]
-    print(table(["setting", *names], settings) if settings else "the settings are the same")
-    print("\n" + table(["result", *names], [difference_cells(one) for one in comparison.results]))
+    print(fitted_table(["setting", *names], settings) if settings else "the settings are the same")
+    print("\n" + fitted_table(["result", *names], [difference_cells(one) for one in comparison.results]))
     if comparison.scores:
         rows = [[one.name, spread_text(one.name, one.mean, one.deviation)] for one in comparison.scores]
         print(f"\nonly the seed differs:\n{table(['result', f'mean ± deviation of {len(runs)} seeds'], rows)}")

@@ -181,6 +181,8 @@ class Config:
     track: Annotated[Names, Parameter(group=WATCH)] = ("auto",)
     """Trackers besides the console and metrics.jsonl: tensorboard, wandb, your own as my.py:Tracker, or none;
     auto: tensorboard if installed."""
+    console: Annotated[Literal["quiet", "normal", "verbose"], Parameter(group=WATCH)] = "normal"
+    """quiet (or --quiet): warnings and the result only; verbose (or --verbose): also every setting at the start."""
     log_every: Annotated[Whole, Parameter(group=WATCH)] = 50
     """Record training metrics every N steps."""
     profile: Annotated[bool, Parameter(group=WATCH, negative="")] = False
@@ -254,8 +256,8 @@ DEFAULTS_BY_NAME = {field.name: field.default for field in dataclasses.fields(Co
 
 CHANGEABLE = frozenset({
     "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "balance", "device",
-    "check_replicas", "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every", "save_every",
-    "keep", "save_async",
+    "check_replicas", "console", "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every",
+    "save_every", "keep", "save_async",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, which files it writes, not what it computes."""
 

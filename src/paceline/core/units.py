@@ -1,6 +1,7 @@
 """Numbers and tables in human-readable form, and parsing numbers."""
 
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.3g} TB"
 
 
+ANY_WIDTH = 10**6
 FRACTIONS = (" acc", " top-5", " accuracy", " mIoU", " f1")
 """How names of results between 0 and 1 end."""
 SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
@@ -151,9 +153,30 @@ def escape_controls(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
 
 
+def terminal_columns() -> int:
+    """Return the columns of the terminal, or of COLUMNS; a pipe or a file without it takes lines of any length."""
+    return shutil.get_terminal_size(fallback=(ANY_WIDTH, 24)).columns
+
+
+def fitted_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, columns: int | None = None) -> str:
+    """Return a table; where its lines are wider than the terminal, a block of lines for each row."""
+    wide = table(head, rows)
+    if max(map(len, wide.splitlines())) <= (terminal_columns() if columns is None else columns):
+        return wide
+    width = max(map(len, head))
+    blocks = [
+        "\n".join(f"{name:<{width}}  {_cell(cell)}" for name, cell in zip(head, row, strict=True)) for row in rows
+    ]
+    return "\n\n".join(blocks)
+
+
+def _cell(text: str) -> str:
+    return escape_controls(text).replace("\n", "\\n")
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table with one line per row; columns are as wide as their widest cell."""
-    lines = [[escape_controls(cell).replace("\n", "\\n") for cell in line] for line in (head, *rows)]
+    lines = [[_cell(cell) for cell in line] for line in (head, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     rule = "  ".join("─" * width for width in widths)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from paceline.core.config import DEFAULTS_BY_NAME
+from paceline.core.config import DEFAULTS_BY_NAME, Config
 from paceline.core.no_effect import without_effect
-from paceline.core.units import count, plural
+from paceline.core.units import count, plural, table, value_text
 from paceline.engine.evaluate import num_scored
 from paceline.engine.job import Job
 from paceline.engine.recorded_job import RecordedJob
@@ -41,6 +41,13 @@ def header(job: Job, team: Team, folder: RunFolder) -> Iterator[str]:
     yield f"lr       {job.lr_plan}"
     optimizer = OPTIMIZERS.get(config.optimizer, config.optimizer)
     yield f"model    {config.model}, {count(num_parameters(job.model))} parameters, {optimizer}"
+
+
+def settings_table(config: Config) -> str:
+    """Return every setting with its value, one per line."""
+    return table(
+        ["setting", ""], [[name, value_text(name, value)] for name, value in config.resolved().as_dict().items()]
+    )
 
 
 def _task(job: Job) -> Iterator[str]:

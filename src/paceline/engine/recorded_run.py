@@ -100,7 +100,12 @@ class RecordedRun(Generic[J]):
 
     def trackers(self) -> list[Tracker]:
         """Return the trackers of this rank."""
-        return choose_trackers(self.job.config.track, say=self.recorder.say, is_lead=self.team.is_lead)
+        return choose_trackers(
+            self.job.config.track,
+            say=self.recorder.say,
+            is_lead=self.team.is_lead,
+            quiet=self.job.config.console == "quiet",
+        )
 
     def rank_facts(self) -> RankFacts:
         """Return the facts about the ranks that paceline explain needs. Collective: every rank must call it."""

@@ -8,7 +8,7 @@ from paceline.engine.capture import describe_state
 from paceline.engine.checkpoint import NO_OTHERS
 from paceline.engine.clock import EVALUATE, START
 from paceline.engine.evaluate import evaluate, scored_ids
-from paceline.engine.header import header
+from paceline.engine.header import header, settings_table
 from paceline.engine.job import Job, reads_shards
 from paceline.engine.loop import Training
 from paceline.engine.out_of_memory import memory_explained
@@ -37,6 +37,8 @@ class JobRun(RecordedRun[Job]):
         """Print the header, warnings and the layer table."""
         for line in header(self.job, self.team, self.folder):
             self.recorder.say(line)
+        if self.job.config.console == "verbose":
+            self.recorder.say(settings_table(self.job.config))
         for note in notes:
             self.recorder.put(note)
         if show_table:

@@ -8,7 +8,9 @@ from typing import Any
 from paceline.core.score_text import LABELS, main_score
 from paceline.records.reader import RunSummary
 
-SAME_WORK = frozenset({"name", "runs_dir", "data_dir", "track", "log_every", "keep", "save_async", "profile"})
+SAME_WORK = frozenset(
+    {"name", "runs_dir", "data_dir", "track", "console", "log_every", "keep", "save_async", "profile"}
+)
 """Settings of files and logging: runs that differ by these do the same work."""
 SCORES = ("best valid ", "test ")
 

@@ -42,6 +42,10 @@ def run_place(run: RunSummary) -> dict[str, str]:
     return {name: text for name, text in places.items() if text}
 
 
+HEAD = ("run", "started", "model", "data", "epochs", "best", "state")
+"""The columns of the list of runs."""
+
+
 def run_row(run: RunSummary) -> list[str]:
     """Return a run as a row of the list."""
     best = "–" if run.best is None else _score(run.best)

@@ -9,7 +9,7 @@ from paceline.core.entry_points import load_part
 from paceline.core.errors import ConfigError
 from paceline.core.plugin import call_plugin
 from paceline.trackers.base import Tracker
-from paceline.trackers.console import console_for
+from paceline.trackers.console import Quiet, console_for
 from paceline.trackers.files import JsonLines, LogFile, PhaseLines
 from paceline.trackers.ray import RayTrain
 from paceline.trackers.tensorboard import TensorBoard
@@ -18,14 +18,21 @@ from paceline.trackers.wandb import WandB
 METHODS = ("open", "record", "close")
 
 
-def choose_trackers(names: Sequence[str], *, say: Callable[[str], None], is_lead: bool = True) -> list[Tracker]:
+def choose_trackers(
+    names: Sequence[str], *, say: Callable[[str], None], is_lead: bool = True, quiet: bool = False
+) -> list[Tracker]:
     """Return the trackers of a rank, the console first; those of other ranks than the lead are collective."""
     collective: list[Tracker] = [RayTrain()] if "ray" in names else []
-    return [*(_trackers_of_lead(names, say=say) if is_lead else []), *collective]
+    return [*(_trackers_of_lead(names, say=say, quiet=quiet) if is_lead else []), *collective]
 
 
-def _trackers_of_lead(names: Sequence[str], *, say: Callable[[str], None]) -> list[Tracker]:
-    trackers: list[Tracker] = [console_for(sys.stdout), LogFile(), JsonLines(), PhaseLines()]
+def _trackers_of_lead(names: Sequence[str], *, say: Callable[[str], None], quiet: bool) -> list[Tracker]:
+    trackers: list[Tracker] = [
+        Quiet(sys.stdout) if quiet else console_for(sys.stdout),
+        LogFile(),
+        JsonLines(),
+        PhaseLines(),
+    ]
     if "tensorboard" in names or ("auto" in names and find_spec("tensorboard") is not None):
         trackers.append(TensorBoard())
     if "wandb" in names:

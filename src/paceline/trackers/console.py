@@ -38,6 +38,20 @@ class Plain:
         """Do nothing."""
 
 
+class Quiet(Plain):
+    """Warnings, and one line with the result."""
+
+    def record(self, entry: Entry) -> None:
+        """Write the line of a warning only."""
+        if isinstance(entry, Note) and entry.level == "warning":
+            super().record(entry)
+
+    def close(self, result: RunResult | None) -> None:
+        """Write the result; a failed run ends with its error."""
+        if result is not None:
+            print(str(result).strip("<>").removeprefix("RunResult "), file=self._stream, flush=True)
+
+
 class Notebook(Plain):
     """Lines in a notebook, the last of which shows the current step; a notebook obeys carriage returns."""
 
