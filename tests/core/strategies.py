@@ -1,6 +1,7 @@
 """Hypothesis strategies for settings."""
 
 from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ words = st.sampled_from(
 )
 names = st.lists(st.sampled_from(["conv1", "layer?.*", "*.bias"])).map(tuple)
 interval = st.builds(Interval, whole, st.sampled_from(["epoch", "step"]))
-FREE = {
+FREE: dict[str, Any] = {
     "data": text | words, "data_dir": (text | words).map(Path), "valid_split": fraction, "workers": st.integers(0, 99),
     "augment": st.sampled_from(["standard", "none", "crop4,flip", "rand-m9-mstd0.5-inc1, erase0.25"
     , "crop4,my.py:step"]),

@@ -20,7 +20,6 @@ def told(world_size: int = 2, **settings: Any) -> list[str]:
         ({"decay_rate": 0.2}, {"schedule": "step"}),
         ({"reference_batch": 256}, {"lr_scaling": "linear"}),
         ({"momentum": 0.8, "optimizer": "adam"}, {"optimizer": "sgd"}),
-        ({"label_smoothing": 0.1, "task": "regression"}, {"task": "classification"}),
         ({"shards": 2}, {"batch_norm": "ghost"}),
     ],
 )

@@ -40,7 +40,7 @@ class BatchPlan:
         return cls(
             num_samples=num_samples,
             global_batch=config.global_batch,
-            accumulate=config.accumulate,
+            accumulate=config.micro_batches,
             world_size=world_size,
             total_steps=config.epochs * steps_per_epoch if config.steps is None else config.steps,
             shards=config.fixed_shards,

@@ -30,12 +30,12 @@ from paceline.core.setting_types import (
     Names,
     Numbers,
     OptimizerName,
+    Parts,
     SampleOrder,
     ScheduleName,
     Whole,
 )
 from paceline.core.settings_record import told_by_differences
-from paceline.core.units import count
 
 DATA = Group("Data", sort_key=1)
 MODEL = Group("Model", sort_key=2)
@@ -113,8 +113,8 @@ class Config:
     """Stop after this many steps, regardless of --epochs; below one epoch, scores use fewer samples."""
     global_batch: Annotated[Whole, Parameter(alias="-b", group=LENGTH)] = 128
     """Samples per step over all devices."""
-    accumulate: Annotated[Whole, Parameter(group=LENGTH)] = 1
-    """Micro-batches per step and device, to save memory; batch norm sees each one separately."""
+    accumulate: Annotated[Parts, Parameter(group=LENGTH)] = 1
+    """Micro-batches per step and device, to save memory (batch norm sees each separately); auto: as few as fit."""
     patience: Annotated[MaybeWhole, Parameter(group=LENGTH)] = None
     """Stop after this many evaluations without a better validation score: the one that picks the best checkpoint."""
     seed: Annotated[Whole, Parameter(group=LENGTH)] = 0
@@ -199,7 +199,6 @@ class Config:
     def __post_init__(self) -> None:
         name_objects(self)
         refuse_bad_numbers({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
-        _check_batch(self)
         _check_choices(self)
         refuse_impossible_shards(
             {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, self.fixed_shards
@@ -220,6 +219,11 @@ class Config:
         if self.shards is not None:
             return self.shards
         return 8 if self.global_batch >= 8 * LEAST_SAMPLES_PER_SHARD else 4
+
+    @property
+    def micro_batches(self) -> int:
+        """The micro-batches per step and device, before auto has found how many fit."""
+        return 1 if isinstance(self.accumulate, str) else self.accumulate
 
     @property
     def augment_policy(self) -> str:
@@ -273,14 +277,6 @@ def _restored(name: str, value: Any) -> Any:
     if issubclass(kind, Path):
         return Path(value)
     return Interval.parse(value) if kind is Interval else tuple(value) if kind is tuple else value
-
-
-def _check_batch(config: Config) -> None:
-    if config.accumulate > config.global_batch:
-        raise ConfigError(
-            f"--global-batch {count(config.global_batch)} cannot be computed in {config.accumulate} micro-batches",
-            hint=f"use --accumulate {config.global_batch} or less",
-        )
 
 
 def _check_choices(config: Config) -> None:

@@ -10,6 +10,7 @@ from paceline.core.errors import ConfigError, SettingError, flag, suggestion
 from paceline.core.live_code import is_called_code
 from paceline.core.plugin import is_plugin
 from paceline.core.setting_types import OptimizerName, ScheduleName
+from paceline.core.units import count
 
 TRACKERS = ("auto", "tensorboard", "wandb", "ray")
 LONGEST_NAME = 255
@@ -147,7 +148,7 @@ def refuse_impossible_shards(settings: Mapping[str, Any], fixed_shards: int | No
         refuse_inexact(settings)
     elif settings["balance"]:
         raise ConfigError("--balance needs fixed shards of the batch", hint="add --exact bitwise, or drop --balance")
-    if fixed_shards is not None and settings["accumulate"] > 1:
+    if fixed_shards is not None and settings["accumulate"] != 1:
         cause = "--exact bitwise" if settings["exact"] == "bitwise" else "--batch-norm ghost"
         raise ConfigError(
             f"--accumulate {settings['accumulate']} cannot be combined with {cause}: the batch is already split into "
@@ -175,6 +176,8 @@ def refuse_unused_by_loop(settings: Mapping[str, Any], defaults: Mapping[str, An
                 f"{flag(name)} {value} has no effect on a loop of your own",
                 hint=f"drop {flag(name)}, and do it in the loop",
             )
+    if settings["accumulate"] == "auto":
+        raise ConfigError("--accumulate auto has no effect on a loop of your own", hint="give a number")
     if settings["mode"] in {"dp", "fsdp"}:
         raise ConfigError(
             f"--mode {settings['mode']} is not supported with a loop of your own", hint="use --mode ddp, or drop --mode"
@@ -198,7 +201,24 @@ _AT_LEAST: dict[str, float] = {
 
 
 def refuse_bad_numbers(values: Mapping[str, Any]) -> None:
-    """Refuse settings out of range, and infinite ones."""
+    """Refuse settings out of range, infinite ones, and more micro-batches than samples."""
+    _refuse_out_of_range(values)
+    numbers = {name: value for name, value in values.items() if value not in {None, "auto"}}
+    for name, least in _AT_LEAST.items():
+        value = numbers.get(name, least)
+        if not value >= least:
+            raise SettingError(name, f"is {value}, but must be at least {least:g}")
+        if value == float("inf"):
+            raise SettingError(name, f"is {value}, but must be a finite number")
+    if numbers.get("accumulate", 1) > values["global_batch"]:
+        raise ConfigError(
+            f"--global-batch {count(values['global_batch'])} cannot be computed in {numbers['accumulate']} "
+            "micro-batches",
+            hint=f"use --accumulate {values['global_batch']} or less",
+        )
+
+
+def _refuse_out_of_range(values: Mapping[str, Any]) -> None:
     for name in ("lr", "clip", "decay_rate", "bucket_mb"):
         value = values[name]
         if value is not None and not 0 < value < float("inf"):
@@ -207,9 +227,3 @@ def refuse_bad_numbers(values: Mapping[str, Any]) -> None:
         value = values[name]
         if value is not None and not 0 <= value < 1:
             raise SettingError(name, f"is {value}, but must be at least 0 and below 1")
-    for name, least in _AT_LEAST.items():
-        value = values[name]
-        if value is not None and not value >= least:
-            raise SettingError(name, f"is {value}, but must be at least {least:g}")
-        if value == float("inf"):
-            raise SettingError(name, f"is {value}, but must be a finite number")

@@ -40,6 +40,7 @@ EXPECTED = {
     str: "text",
     Path: "a path",
     Interval: '1 (epochs), "2 epochs" or "500 steps"',
+    int | Literal["auto"]: "a whole number or auto",
     tuple[int, ...]: "whole numbers, such as 60,120",
 }
 
@@ -232,6 +233,8 @@ def _unknown(problem: UnknownOptionError) -> ConfigError:
 
 def _expected(hint: Any) -> str:
     """Describe the values that a setting takes, from its type."""
+    if hint in EXPECTED:
+        return EXPECTED[hint]
     if choices := _choices(hint):
         return "one of " + ", ".join(choices)
     options = [option for option in get_args(hint) if option is not type(None)]

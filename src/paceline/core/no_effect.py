@@ -10,7 +10,6 @@ NEEDS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("decay_rate", "schedule", ("step", "milestones")),
     ("reference_batch", "lr_scaling", ("linear", "sqrt")),
     ("momentum", "optimizer", ("sgd",)),
-    ("label_smoothing", "task", (None, "classification", "language", "segmentation")),
 )
 """A setting, and the values of another one with which it has an effect."""
 OF_SEVERAL_RANKS = ("compress", "bucket_mb", "check_replicas")

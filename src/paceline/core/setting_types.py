@@ -49,6 +49,10 @@ def _whole(_type: Any, tokens: Sequence[Token]) -> int:
     return int(tokens[0].value.replace("_", ""))
 
 
+def _parts(_type: Any, tokens: Sequence[Token]) -> int | str:
+    return "auto" if tokens[0].value == "auto" else _whole(_type, tokens)
+
+
 def _interval(_type: Any, tokens: Sequence[Token]) -> Interval:
     return Interval.parse(tokens[0].value)
 
@@ -64,6 +68,7 @@ SampleOrder = Literal["auto", "argsort", "feistel"]
 """How samples are shuffled: an argsort of hashes, or a keyed permutation; auto decides by the number of samples."""
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
+Parts = Annotated[int | Literal["auto"], Parameter(converter=_parts, n_tokens=1, accepts_keys=False)]
 Names = Annotated[tuple[str, ...], Parameter(converter=_names, n_tokens=1, negative="", show_default=_listed)]
 Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, negative="", show_default=_listed)]
 Every = Annotated[Interval, Parameter(converter=_interval, n_tokens=1, accepts_keys=False)]

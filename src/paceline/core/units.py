@@ -11,9 +11,9 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str, many: str | None = None) -> str:
     """Return "1 epoch" or "5 epochs"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {many or noun + 's'}"
 
 
 def percent(fraction: float) -> str:

@@ -134,7 +134,9 @@ def _run_to_resume(
             return config, None
         folder = find_or_reserve(config, timeout=start.timeout, restarted=world.attempt > 0)
         if folder.is_run:
-            _refuse_other_settings(read_config(folder), config, folder, "add --name NAME to start another run")
+            before = read_config(folder)
+            config = _as_before(before, config)
+            _refuse_other_settings(before, config, folder, "add --name NAME to start another run")
     else:
         folder = find_run(Path(resume), config.runs_dir)
         if world.is_lead and world.attempt == 0:
@@ -150,11 +152,16 @@ def _check_resume(config: Config, folder: RunFolder) -> Config:
     before = read_config(folder)
     if config == replace(DEFAULTS, runs_dir=config.runs_dir):
         return before
-    after = config.resolved()
-    if after.sample_order == "auto":  # the default, also of runs that were started before there was a choice
-        after = replace(after, sample_order=before.sample_order)
+    after = _as_before(before, config.resolved())
     _refuse_other_settings(before, after, folder, "drop --resume to start another")
     return after
+
+
+def _as_before(before: Config, after: Config) -> Config:
+    """Return the settings with what a run has chosen where they say auto."""
+    if after.sample_order == "auto":  # the default, also of runs that were started before there was a choice
+        after = replace(after, sample_order=before.sample_order)
+    return replace(after, accumulate=before.accumulate) if after.accumulate == "auto" else after
 
 
 def _refuse_other_settings(before: Config, after: Config, folder: RunFolder, otherwise: str) -> None:

@@ -26,6 +26,7 @@ from paceline.engine.capture import (
 )
 from paceline.engine.checkpoint import Checkpoints
 from paceline.engine.data_check import DataFacts, check_data
+from paceline.engine.fit_memory import MemoryTrial, fit_memory
 from paceline.engine.layer_patterns import apply_patterns
 from paceline.engine.model_setup import autocast, check_fit, find_state, memory_format, prepare_model
 from paceline.engine.optimizer import MovingAverage, build_optimizer, copy_frozen, unused_parameters
@@ -257,13 +258,12 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
     average = None if config.ema is None else copy_frozen(bare)
     model = convert_batch_norm(bare, config, team)
     apply_patterns(model, config)
+    config, plan, fitted = fit_memory(MemoryTrial(config, task, model, splits), team, plan)
     slots = {name: Slot.of(name, parameter) for name, parameter in model.named_parameters()}
     state = find_state(config, model, task, splits, plan) if config.exact == "bitwise" else None
     if state is not None and state.frozen and choice.mode == "fsdp":
-        raise ConfigError(
-            f"the forward pass of {config.model} changes frozen parameters, which --mode fsdp shards",
-            hint="use --mode ddp",
-        )
+        problem = f"the forward pass of {config.model} changes frozen parameters, which --mode fsdp shards"
+        raise ConfigError(problem, hint="use --mode ddp")
     if is_plugin(config.optimizer) and choice.mode == "fsdp" and config.exact == "bitwise":
         problem = f"{config.optimizer} may round differently on the shards of each rank, which --mode fsdp makes"
         raise ConfigError(problem, hint="use --mode ddp, or --exact order")
@@ -278,7 +278,7 @@ def build_job(config: Config, team: Team, *, nproc: int | None = None, timer: Bu
         splits=splits,
         task_name=task_name,
         scoring=scoring,
-        data=replace(facts, warnings=(*facts.warnings, *data.warnings, *notes)),
+        data=replace(facts, warnings=(*facts.warnings, *data.warnings, *notes, *fitted)),
         plan=plan,
         lr_plan=LrPlan.make(config, plan),
         model=model,

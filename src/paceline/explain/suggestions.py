@@ -118,7 +118,7 @@ def suggest_changes(scenario: StepScenario, config: Config) -> tuple[Suggestion,
 
 def _candidates(scenario: StepScenario, config: Config) -> Iterator[Suggestion]:
     before, more = scenario.seconds, TIMES_MORE
-    batch, parts = more * config.global_batch, more * config.accumulate
+    batch, parts = more * config.global_batch, more * config.micro_batches
     yield Suggestion(
         action=f"--global-batch {batch} --accumulate {parts}",
         gain=more * before / scenario.with_work(more=more),

@@ -203,7 +203,7 @@ def _distributed(model: nn.Module, config: Config, team: Team, timer: BucketTime
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             bucket_cap_mb=config.bucket_mb,
-            static_graph=config.accumulate == 1 and config.batch_norm != "ghost" and not may_skip,
+            static_graph=config.micro_batches == 1 and config.batch_norm != "ghost" and not may_skip,
             find_unused_parameters=may_skip,
         )
     state, hook = comm_hook(config.compress, team.world.size)
