@@ -59,12 +59,13 @@ def configs(draw):
         if milestones
         else draw(st.sampled_from(["constant", "step", "cosine", "one-cycle", "my.py:factor"]))
     )
-    free = draw(st.fixed_dictionaries(FREE))
-    accumulate = draw(st.integers(1, batch))
+    free: dict[str, Any] = draw(st.fixed_dictionaries(FREE))
+    accumulate: Any = draw(st.integers(1, batch) | st.just("auto"))
     if draw(st.booleans()):
         accumulate = 1
         free |= {"exact": "bitwise", "mode": "ddp", "batch_norm": "ghost", "compile": False, "compress": "none"}
     if draw(st.booleans()):  # settings that a loop of the user leaves unused keep their defaults
         free = {name: value for name, value in free.items() if name not in UNUSED_BY_LOOP} | {"loop": "my.py:train"}
+        accumulate = 1 if accumulate == "auto" else accumulate
         free["mode"] = "ddp" if free["mode"] in {"dp", "fsdp"} else free["mode"]
     return Config(global_batch=batch, accumulate=accumulate, schedule=schedule, milestones=milestones, **free)

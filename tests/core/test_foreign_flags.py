@@ -28,6 +28,7 @@ def test_underscores_and_values_are_understood_and_nothing_is_guessed():
         ("--modle", "--model"), ("--epoch", "--epochs"), ("--epocs", "--epochs"), ("--gloabl-batch", "--global-batch"),
         ("--weigth-decy", "--weight-decay"), ("--lr-decay", "--lr"), ("--save_evry=2", "--save-every"),
         ("--output", None), ("--foo", None), ("--quit", None), ("--accelerate", None), ("--no-cuda", None),
+        ("-li", None),
     ],
 )  # fmt: skip
 def test_a_typing_mistake_is_corrected_and_nothing_else_is_guessed(typed, meant):

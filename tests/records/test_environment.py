@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from paceline.records.environment import describe_environment
+from paceline.records.environment import COMMAND_VARIABLE, describe_environment, typed_command
 from paceline.records.folder import RunFolder
 
 SECRETS = {
@@ -105,3 +105,9 @@ def test_the_command_line_is_recorded_without_passwords(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/bin/paceline", "train", "--data-dir=s3://key:planted@bucket/x", "a:b@c"])
     command = describe_environment({}, device="cpu")["command"]
     assert command == ["paceline", "train", "--data-dir=s3://key:***@bucket/x", "a:b@c"]
+
+
+def test_ranks_keep_the_command_that_the_user_typed():
+    environ = {COMMAND_VARIABLE: '["paceline", "train", "--nproc", "2"]'}
+    assert describe_environment(environ, device="cpu")["command"] == ["paceline", "train", "--nproc", "2"]
+    assert describe_environment({}, device="cpu")["command"] == typed_command()

@@ -14,23 +14,23 @@ from tests.trackers.sample_records import EPOCH, RUN, SCORE, STEP, VALID
     [
         (Note(text="hello"), "hello"),
         (Note(text="careful", level="warning"), "warning: careful"),
-        (STEP, "step 15/100  loss 0.5000  acc 75.00%  lr 0.05  1,280 samples/s  run: 8.50s left"),
+        (STEP, "step 15/100  loss 0.5000  acc 75.00%  lr 0.05  100 ms/step  1,280 samples/s  run: 8.50s left"),
         (
             EPOCH,
             "epoch 2/10  train loss 0.5000  acc 75.00%  |  valid loss 0.5000  acc 90.00%  top-5 100.00%"
-            "  |  12,346 samples/s  *",
+            "  |  12,346 samples/s, 0.10s  *",
         ),
         (
             EpochRecord(step=20, epoch=2, train=SCORE, valid=None, is_best=False, samples_per_s=3.14159, seconds=1.0),
-            "epoch 2/10  train loss 0.5000  acc 75.00%  |  3.14 samples/s",
+            "epoch 2/10  train loss 0.5000  acc 75.00%  |  3.14 samples/s, 6m 47s",
         ),
         (
             replace(EPOCH, valid=None, num_unreadable=3),
-            "epoch 2/10  train loss 0.5000  acc 75.00%  |  12,346 samples/s  |  3 images unreadable  *",
+            "epoch 2/10  train loss 0.5000  acc 75.00%  |  12,346 samples/s, 0.10s  |  3 images unreadable  *",
         ),
         (
             replace(EPOCH, valid=None, num_unreadable=0),
-            "epoch 2/10  train loss 0.5000  acc 75.00%  |  12,346 samples/s  *",
+            "epoch 2/10  train loss 0.5000  acc 75.00%  |  12,346 samples/s, 0.10s  *",
         ),
         (
             EvalRecord(step=15, epoch=2, split="valid", score=VALID, is_best=True, seconds=1.0, split_samples=100),

@@ -66,6 +66,12 @@ FOREIGN = {
     "--gradient-checkpointing": ("--checkpoint-activations", 'the layers, as in "blocks.*"'),
     "--val-split": ("--valid-split", ""), "--smoothing": ("--label-smoothing", ""), "--model-ema": ("--ema", ""),
     "--early-stopping-patience": ("--patience", ""), "--no-cuda": CPU, "--cpu": CPU, "--use-cpu": CPU,
+    "--g": RANKS, "--gpu-nums": RANKS, "--li": LOG, "--td": RUNS, "--train-dir": RUNS, "--dd": ("--data-dir", ""),
+    "--dataset-dir": ("--data-dir", ""), "--sm": SAVE, "--save-model": SAVE, "--n-epochs": EPOCHS,
+    "--optimiser": ("--optimizer", ""), "--decay-milestones": ("--milestones", "with --schedule milestones"),
+    "--decay-steps": ("--decay-every", "epochs, with --schedule step"), "--padding": ("--augment", "crop4,flip"),
+    "--brightness": MIX, "--contrast": MIX, "--load-checkpoint-dir": RESUME, "--half-precision": PRECISION,
+    "--no-distributed": ("--mode single", "or dp, for several devices"), "--gpu-devices": ("--devices", ""),
     "--dist-backend": ("--device", "which decides the backend: nccl for cuda, gloo for cpu"),
     "--backend": ("--device", "which decides the backend: nccl for cuda, gloo for cpu"),
 }  # fmt: skip
@@ -102,6 +108,8 @@ def nearest_flag(name: str, own: Iterable[str]) -> str | None:
 
     Likely is one typing mistake, two in a long name, or a name of ours with more words after it.
     """
+    if not name.startswith("--"):
+        return None
     typed, known = _spelling(name), sorted({flag for flag in own if flag.startswith("--")})
     longer = [flag for flag in known if typed.startswith(f"{flag}-")]
     if longer:

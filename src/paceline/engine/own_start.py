@@ -23,16 +23,9 @@ from paceline.engine.own_job import OwnJob, OwnMeter, own_header
 from paceline.engine.own_run import Run
 from paceline.engine.own_steps import OwnSteps
 from paceline.engine.progress import Progress
-from paceline.engine.rank import (
-    ALONE,
-    Startup,
-    changes_since,
-    open_run_folder,
-    quiet_unless_lead,
-    refuse_finished,
-    unlocked_note,
-)
+from paceline.engine.rank import ALONE, Startup, open_run_folder, quiet_unless_lead, unlocked_note
 from paceline.engine.recorded_run import RecordedRun
+from paceline.engine.resume_checks import changes_since, refuse_finished
 from paceline.engine.user_code import agreed_code
 from paceline.parallel.exact.determinism import deterministic_only, fingerprint, refuse_other_bits
 from paceline.parallel.join import joined

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from paceline.core.config import Config
-from paceline.core.errors import ConfigError, FinishedError, RunError, flag
+from paceline.core.errors import ConfigError, RunError, flag
 from paceline.core.load import config_text
+from paceline.core.messages import say
 from paceline.core.start import Start
 from paceline.core.stopping import StopRequest, interruptible, stop_on_signals
 from paceline.core.world import World
@@ -26,6 +27,7 @@ from paceline.engine.job import Job, build_job, reads_shards
 from paceline.engine.profiler import NUM_PAIRS, measure_profile, profiled_job
 from paceline.engine.progress import Progress
 from paceline.engine.recorded_job import RecordedJob
+from paceline.engine.resume_checks import changes_since, refuse_finished
 from paceline.engine.run import JobRun
 from paceline.engine.user_code import own_code
 from paceline.models.summary import layer_table
@@ -107,6 +109,7 @@ class Startup:
         if profile is not None and team.is_lead:
             write_profile(folder, profile)
         world = team.world
+        tell_joined(self.start, world)
         with (
             stack_on_request(folder.rank_stack(world.rank)),
             lost_rank_named(folder, world, self.start.timeout),
@@ -177,6 +180,12 @@ class Startup:
         return {name for name in self.team.gather(self.team.world.launch_id) if name is not None}
 
 
+def tell_joined(start: Start, world: World) -> None:
+    """Say that a rank that the user started by hand trains: only the lead shows the progress."""
+    if start.by_hand and not world.is_lead:
+        say(f"rank {world.rank} of {world.size} trains; rank 0 shows the progress")
+
+
 def shared_facts(config: Config) -> dict[str, Any]:
     """Return what must be the same on every rank: versions, and every setting that is not specific to a machine."""
     settings = {key: value for key, value in config.as_dict().items() if key not in MACHINE_SETTINGS}
@@ -226,29 +235,6 @@ def restore(job: Job, team: Team, folder: RunFolder, notes: list[Note]) -> Progr
     if state_before == State.FINISHED or progress.step > job.plan.total_steps:
         refuse_finished(folder, progress, job)
     return progress
-
-
-def refuse_finished(folder: RunFolder, progress: Progress, job: RecordedJob) -> None:
-    """Refuse to resume a run that has nothing left to do; one that was killed after its last step is still tested."""
-    done, asked = round(progress.step / job.plan.steps_per_epoch, 2), job.plan.total_steps
-    if progress.stopped_early:
-        raise FinishedError(f"{folder.path} has finished: it stopped early after {done:g} epochs")
-    if progress.step >= asked:
-        more = f"--steps {2 * progress.step}" if job.config.steps else f"--epochs {2 * round(done) or 2}"
-        over = f", more than the {asked} steps asked for" if progress.step > asked else ""
-        raise FinishedError(
-            f"{folder.path} has {'trained' if over else 'finished:'} {done:g} epochs, {progress.step} steps{over}",
-            hint=f"to train longer, add {more}; to start over, use --config {folder.config}",
-        )
-
-
-def changes_since(before: dict[str, Any], job: RecordedJob) -> Iterator[Note]:
-    """Yield what has changed since a checkpoint with these settings was saved."""
-    if any(before.get(name) != job.config.as_dict().get(name) for name in ("epochs", "steps")):
-        yield Note(text="the length of the run has changed: from here on the learning rate follows the new schedule")
-    promised = before.get("exact", "order")
-    if promised != job.config.exact:
-        yield Note(text=f"--exact was {promised} until here, and is {job.config.exact} from here on")
 
 
 def open_run_folder(

@@ -1,5 +1,6 @@
 """Starting ranks of `paceline train` as processes, from the command line and from Python."""
 
+import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from paceline.parallel.detect import detect_world
 from paceline.parallel.nodes import join_nodes
 from paceline.parallel.visible_gpus import visible_devices
 from paceline.records.entries import RunResult
+from paceline.records.environment import COMMAND_VARIABLE, typed_command
 
 
 def launch(
@@ -77,7 +79,7 @@ def refuse_ranks(command: str, start: Start) -> None:
 
 def launch_ranks(plan: LaunchPlan, config: Config, start: Start, args: Sequence[str], *, command: str = "train") -> int:
     """Resolve the settings once, run the ranks of this node with them, and return their exit code."""
-    environ = inherited(os.environ)
+    environ = inherited(os.environ) | {COMMAND_VARIABLE: json.dumps(typed_command())}
     if start.devices:
         environ["CUDA_VISIBLE_DEVICES"] = visible_devices(start.devices, environ)
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:

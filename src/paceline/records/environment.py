@@ -1,5 +1,6 @@
 """The environment of a run: an allow-list of facts, never all environment variables."""
 
+import json
 import os
 import platform
 import socket
@@ -18,6 +19,8 @@ VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NTASKS",
     "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "ONEDNN_MAX_CPU_ISA", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
+COMMAND_VARIABLE = "_PACELINE_COMMAND"
+"""Holds the command that the user typed, in ranks that Paceline starts with a command of its own."""
 VECTORS = ("avx", "amx", "fma", "f16c", "asimd", "sve", "sme")
 """Prefixes of the CPU flags that libraries choose kernels by."""
 Bf16 = Literal["works", "without AMX", "fails"]
@@ -36,9 +39,14 @@ def describe_environment(environ: Mapping[str, str], *, device: str) -> dict[str
         "device": device,
         "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "variables": {name: environ[name] for name in VARIABLES if name in environ},
-        "command": [Path(sys.argv[0]).name, *map(hide_passwords, sys.argv[1:])],
+        "command": json.loads(environ[COMMAND_VARIABLE]) if COMMAND_VARIABLE in environ else typed_command(),
         "git": _git_commit(),
     }
+
+
+def typed_command() -> list[str]:
+    """Return the command of this process, without passwords."""
+    return [Path(sys.argv[0]).name, *map(hide_passwords, sys.argv[1:])]
 
 
 def cpu_name() -> str:

@@ -1,7 +1,7 @@
 """Records as lines of text: the same on the terminal and in log.txt."""
 
 from paceline.core.score_text import score_text
-from paceline.core.units import count, duration, escape_controls, plural, rate
+from paceline.core.units import count, duration, escape_controls, plural, rate, step_time
 from paceline.records.entries import Entry, EpochRecord, EvalRecord, Note, Pulse, StepRecord
 from paceline.trackers.base import RunInfo
 
@@ -36,18 +36,20 @@ def progress_text(entry: Pulse | StepRecord, run: RunInfo) -> str:
 
 
 def _step(entry: StepRecord, run: RunInfo) -> str:
+    time = step_time(run.config.global_batch / max(entry.samples_per_s, 1e-9))
     scores = score_text(entry.score.by_name, most=2)
-    return f"step {entry.step}/{run.total_steps}  {scores}  lr {entry.lr:.4g}  {left_text(entry, run)}"
+    return f"step {entry.step}/{run.total_steps}  {scores}  lr {entry.lr:.4g}  {time}/step  {left_text(entry, run)}"
 
 
 def _epoch(entry: EpochRecord, run: RunInfo) -> str:
     total = -(-run.total_steps // run.steps_per_epoch)
     valid = "" if entry.valid is None else f"  |  valid {score_text(entry.valid.by_name)}"
     star = "  *" if entry.is_best else ""
+    seconds = entry.train.samples / max(entry.samples_per_s, 1e-9)
     skipped = f"  |  {plural(entry.num_unreadable, 'image')} unreadable" if entry.num_unreadable else ""
     return (
         f"epoch {entry.epoch}/{total}  train {score_text(entry.train.by_name, most=2)}{valid}"
-        f"  |  {rate(entry.samples_per_s)} samples/s{skipped}{star}"
+        f"  |  {rate(entry.samples_per_s)} samples/s, {duration(seconds)}{skipped}{star}"
     )
 
 
