@@ -18,7 +18,7 @@ PAGES = sorted(
 
 
 class Command(NamedTuple):
-    """A paceline command of a page, without what starts it."""
+    """A paceline command of a page, without what starts it; or `cd FOLDER`."""
 
     variables: dict[str, str]
     words: list[str]
@@ -58,6 +58,8 @@ def read_command(line: str) -> Command | None:
         return None
     variables = dict(word.split("=", 1) for word in words if VARIABLE.match(word))
     rest = words[len(variables) :]
+    if rest[:1] == ["cd"]:
+        return Command({}, rest, [])
     for index, word in enumerate(rest):
         if word in COMMANDS and (index == 0 or rest[0] in {"srun", "mpirun"}):
             return Command(variables, rest[index + 1 :], rest[:index]) if len(rest) > index + 1 else None
