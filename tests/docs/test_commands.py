@@ -26,20 +26,9 @@ STEPS = {False: "2", True: "4"}
 """By whether the run is resumed."""
 DOWNLOADED = {"cifar10", "cifar100", "cinic10", "imagenet", "fashion-mnist"}
 SHOWN = {
-    "explain",
-    "report",
-    "predict",
-    "runs",
-    "eval",
-    "compare",
-    "export",
-    "infer",
-    "models",
-    "recipes",
-    "new",
-    "profile",
+    "explain", "report", "predict", "runs", "eval", "compare", "export", "infer", "models", "recipes", "new", "profile",
     "cd",
-}
+}  # fmt: skip
 """Commands that read runs or print something, which run as they are."""
 ELSEWHERE = re.compile(
     r"-(-nnodes|-rank|-node-rank|-rendezvous|-recipe)$|(timm|torchvision|folder|packed|hf):|^NAME$|^RUN$|auto$"
