@@ -23,7 +23,8 @@ SMALL = ("train", "--model=mlp", "--threads=1", "--track=none")
 WITHOUT_TORCH = """
 import sys
 from paceline.cli import run
-for words in (["--help"], ["--version"], ["train", "--help"], ["eval", "--help"], ["runs", "--help"], ["runs"],
+for words in (["--help"], ["--version"], ["train", "--help"], ["train", "--help-all"], [], ["eval", "--help"],
+              ["runs", "--help"], ["runs"],
               ["train", "--epochs", "0"]):
     print(words, run(words, {}), flush=True)
 import paceline
@@ -70,9 +71,9 @@ def check_lines(text):
     assert [line.split()[0] for line in lines[:8]] == names
     assert "train 1,293 – valid 144 – test 360" in lines[3]
     speed = r"[\d,.]+ samples/s"
-    step = rf"step \d+/22  loss \d\.\d{{4}}  acc \d+\.\d\d%  lr [\d.e-]+  {speed}  [\dms. ]+ left"
+    step = rf"step \d+/22  loss \d\.\d{{4}}  acc \d+\.\d\d%  lr [\d.e-]+  [\d.]+ m?s/step  {speed}  run: [\dms. ]+ left"
     score = r"loss \d\.\d{4}  acc \d+\.\d\d%"
-    epoch = rf"epoch \d/2  train {score}  \|  valid {score}  top-5 \d+\.\d\d%  \|  {speed}(  \*)?"
+    epoch = rf"epoch \d/2  train {score}  \|  valid {score}  top-5 \d+\.\d\d%  \|  {speed}, [\dms. ]+(  \*)?"
     body = lines[8:-2]
     assert [line.split()[1] for line in body] == ["4/22", "8/22", "1/2", "12/22", "16/22", "20/22", "2/2"]
     for line in body:
@@ -89,7 +90,7 @@ def test_samples_that_a_trial_does_not_score_are_reported_and_can_be_scored_late
     assert re.search(r"^test at step 2 .*  over 256 of 360 samples$", answer.out, re.MULTILINE)
     (words,) = re.findall(r"paceline (eval \S+) scores all", answer.out)
     assert run(*words.split()).out.endswith("over 360 samples\n")
-    assert json.loads(run("runs", "show", "digits-mlp", "--json").out)["test samples"] == 256
+    assert json.loads(run("runs", "show", "digits-mlp", "--json").out)["test_samples"] == 256
     assert re.search(r"^test samples +256$", run("runs", "show", "digits-mlp").out, re.MULTILINE)
 
 

@@ -1,6 +1,6 @@
 """`--accumulate auto` on real ranks: one that has less memory than the others decides for all."""
 
-from tests.engine.test_fit_memory import NARROW
+from tests.engine.narrow_model import NARROW
 from tests.ranks.runs import rank_settings, train_rank
 
 

@@ -132,7 +132,7 @@ def test_a_summary_of_a_run_that_has_done_nothing_is_empty(folder):
 
 
 def test_a_folder_that_is_no_run_has_no_summary(tmp_path):
-    with pytest.raises(RunError, match=r"is not a run: it has no config.toml$"):
+    with pytest.raises(RunError, match=r"is not a run: it has no config.toml(?m:$)"):
         summarise(RunFolder(tmp_path))
 
 
