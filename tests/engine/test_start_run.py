@@ -49,7 +49,7 @@ def test_auto_starts_a_run_and_then_leaves_it_alone(config, capsys):
 def test_an_error_in_a_script_shows_its_hint(config):
     with pytest.raises(TaskError) as problem, paceline.start_run(config) as run:
         own_loops.no_total(run)
-    assert problem.value.__notes__[-1] == "hint: pass batch.size or batch.total(...)"
+    assert problem.value.__notes__[0] == "hint: pass batch.size or batch.total(...)"
 
 
 def test_a_run_of_paceline_is_not_resumed_by_a_loop(config, small_config):
