@@ -95,3 +95,38 @@ def test_nccl_times_out_after_the_control_group_and_records_its_collectives():
     options = nccl_options(torch.device("cuda", 1), limit, environ)
     assert options == {"timeout": limit + GRACE, "device_id": torch.device("cuda", 1)}
     assert environ == FLIGHT_RECORDER | {"TORCH_FR_BUFFER_SIZE": "5"}, "what the user has set is kept"
+
+
+class Finds:
+    """Makes torch find an accelerator; tensors of the meta device stand for its own."""
+
+    def __init__(self, monkeypatch, found: str | None) -> None:
+        device = None if found is None else torch.device(found)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+
+
+def test_an_accelerator_that_can_train_is_used_whatever_its_name(monkeypatch):
+    Finds(monkeypatch, "meta")
+    assert choose_device("meta", World(rank=3, size=4, local_rank=3, local_size=4)) == torch.device("meta", 1)
+
+
+@pytest.mark.parametrize(("found", "there"), [(None, "none"), ("xpu", "only xpu")])
+def test_an_accelerator_that_torch_does_not_find_is_refused(monkeypatch, found, there):
+    Finds(monkeypatch, found)
+    with pytest.raises(ConfigError, match=f"--device meta needs an accelerator, but torch finds {there}"):
+        choose_device("meta", World())
+
+
+def test_an_accelerator_without_fp64_is_refused_with_the_reason(monkeypatch):
+    Finds(monkeypatch, "meta")
+    ones = torch.ones
+
+    def without_fp64(*size, dtype=None, **options):
+        if dtype is torch.float64:
+            raise TypeError("Cannot convert a tensor to float64: the framework doesn't support float64")
+        return ones(*size, dtype=dtype, **options)
+
+    monkeypatch.setattr(torch, "ones", without_fp64)
+    with pytest.raises(ConfigError, match="cannot do what training needs: Cannot convert a tensor to float64"):
+        choose_device("meta", World())

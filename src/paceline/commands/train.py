@@ -99,7 +99,7 @@ def _refuse_restarts(start: Start, plan: LaunchPlan | None) -> None:
 def _args_of_ranks(start: Start, resume: Path | None, *, summary: bool) -> list[str]:
     """Return the arguments of each rank besides the settings."""
     extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
-    extra += ["--check-up"] if start.check_up else []
+    extra += [*(["--check-up"] if start.check_up else []), *(["--backend", start.backend] if start.backend else [])]
     extra += ["--resume", str(resume)] if resume else []
     return extra + (["--trust"] if start.trust else [])
 

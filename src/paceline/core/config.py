@@ -170,7 +170,7 @@ class Config:
     check_replicas: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
     """Compare the weights of all ranks bit by bit every N steps, in addition to every checkpoint."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
-    """Device: auto, cpu, cuda or cuda:1."""
+    """Device: auto, cpu, cuda, cuda:1, or another accelerator of torch, such as xpu (untested)."""
     threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
     """CPU threads per rank. Default: OMP_NUM_THREADS, else all cores divided evenly; 1 with --exact bitwise."""
 

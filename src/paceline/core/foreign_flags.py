@@ -72,8 +72,7 @@ FOREIGN = {
     "--decay-steps": ("--decay-every", "epochs, with --schedule step"), "--padding": ("--augment", "crop4,flip"),
     "--brightness": MIX, "--contrast": MIX, "--load-checkpoint-dir": RESUME, "--half-precision": PRECISION,
     "--no-distributed": ("--mode single", "or dp, for several devices"), "--gpu-devices": ("--devices", ""),
-    "--dist-backend": ("--device", "which decides the backend: nccl for cuda, gloo for cpu"),
-    "--backend": ("--device", "which decides the backend: nccl for cuda, gloo for cpu"),
+    "--dist-backend": ("--backend", "the default is that of the device: nccl for cuda, gloo for cpu"),
 }  # fmt: skip
 """By the spelling with hyphens."""
 

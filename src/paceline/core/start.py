@@ -40,6 +40,8 @@ class Start:
     """Rank of this process on its node, which selects its GPU; torch.distributed.launch passes it."""
     init_method: Annotated[str, Parameter(group=RANKS)] = "env://"
     """Where ranks started by hand connect: tcp://HOST:PORT, file:///path or env:// (MASTER_ADDR, MASTER_PORT)."""
+    backend: Annotated[str | None, Parameter(group=RANKS)] = None
+    """Backend of torch.distributed for gradients, such as ucc or mpi. Default: nccl for GPUs, gloo for a CPU."""
     devices: Annotated[Numbers, Parameter(group=RANKS)] = ()
     """GPUs that this process may use, as in --devices 0,1."""
     trust: Annotated[bool, Parameter(group=RANKS, negative="")] = False

@@ -73,7 +73,14 @@ def started(config: Config, world: World, *, start: Start = ALONE, resume: RunFo
     threads = 1 if config.threads is None and config.exact == "bitwise" else config.threads
     with (
         stop_on_signals() as stop,
-        joined(world, device=config.device, threads=threads, timeout=start.timeout, asked=lambda: stop.signal) as team,
+        joined(
+            world,
+            device=config.device,
+            threads=threads,
+            timeout=start.timeout,
+            backend=start.backend,
+            asked=lambda: stop.signal,
+        ) as team,
         started_on(Startup(config, team, start), stop, resume) as run,
     ):
         yield run

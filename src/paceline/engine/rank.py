@@ -59,7 +59,14 @@ def run_rank(
     threads = 1 if config.threads is None and config.exact == "bitwise" else config.threads
     with (
         stop_on_signals() as stop,
-        joined(world, device=config.device, threads=threads, timeout=start.timeout, asked=lambda: stop.signal) as team,
+        joined(
+            world,
+            device=config.device,
+            threads=threads,
+            timeout=start.timeout,
+            backend=start.backend,
+            asked=lambda: stop.signal,
+        ) as team,
     ):
         return Startup(config, team, start).run(stop, resume, show_table=show_table)
 

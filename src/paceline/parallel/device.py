@@ -19,7 +19,7 @@ LARGEST_TRIM, LARGEST_MMAP = 2**31 - 1, 2**25
 def choose_device(name: str, world: World) -> torch.device:
     """Return the device of a setting: auto takes one GPU per rank if there are GPUs."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"  # others are used when asked for
     try:
         device = torch.device(name)
     except RuntimeError as cause:
@@ -28,8 +28,26 @@ def choose_device(name: str, world: World) -> torch.device:
     if device.type == "cpu":
         return device
     if device.type != "cuda":
-        raise ConfigError(f"device {name} is not supported", hint="use cpu or cuda")
+        return _choose_accelerator(device, world)
     return _choose_gpu(device, world)
+
+
+def _choose_accelerator(device: torch.device, world: World) -> torch.device:
+    """Return an accelerator such as xpu or mps, if torch finds one and it can do what training needs."""
+    found = torch.accelerator.current_accelerator()
+    if found is None or found.type != device.type:
+        there = "none" if found is None else f"only {found.type}"
+        raise ConfigError(f"--device {device} needs an accelerator, but torch finds {there}", hint="use --device cpu")
+    try:
+        weights = torch.ones(2, 2, device=device, requires_grad=True)
+        (weights @ weights).sum().backward()
+        torch.ones(2, dtype=torch.float64, device=device).sum()  # sums of losses
+    except (RuntimeError, TypeError, NotImplementedError) as cause:
+        problem = str(cause).splitlines()[0]
+        raise ConfigError(f"--device {device} cannot do what training needs: {problem}", hint="use cpu") from cause
+    if device.index is not None or device.type == "mps":
+        return device
+    return torch.device(device.type, world.local_rank % max(1, torch.accelerator.device_count()))
 
 
 def _choose_gpu(device: torch.device, world: World) -> torch.device:
@@ -100,7 +118,9 @@ def describe_threads(num_sharing: int) -> str:
 
 def describe_device(device: torch.device, cpu: str) -> str:
     """Return the device with its product name."""
-    return f"cpu ({cpu})" if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})"
+    if device.type != "cuda":
+        return f"cpu ({cpu})" if device.type == "cpu" else str(device)
+    return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
 def gpu_facts(device: torch.device) -> dict[str, str]:

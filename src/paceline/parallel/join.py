@@ -24,14 +24,17 @@ from paceline.parallel.rendezvous import open_store, remove_rendezvous_files
 from paceline.parallel.team import Team
 from paceline.parallel.visible_gpus import count_gpus
 
+USUAL = {"cpu": "gloo", "cuda": "nccl"}
+
 
 @contextmanager
-def joined(
+def joined(  # noqa: PLR0913 - one argument per setting
     world: World,
     *,
     device: str = "auto",
     threads: int | None = None,
     timeout: float = 300.0,
+    backend: str | None = None,
     asked: Callable[[], int | None] = lambda: None,
 ) -> Iterator[Team]:
     """Prepare this process as a rank (memory, device, network, threads), and join the others as in `join`.
@@ -44,14 +47,19 @@ def joined(
         refuse_unusable_gpus(count_gpus(os.environ))
     if not world.adopted:
         choose_interface(world, os.environ)
-    with join(world, chosen, timeout=timeout, asked=asked) as team:
+    with join(world, chosen, timeout=timeout, backend=backend, asked=asked) as team:
         set_threads(threads, num_sharing=team.num_sharing)
         yield team
 
 
 @contextmanager
 def join(
-    world: World, device: torch.device, *, timeout: float = 300.0, asked: Callable[[], int | None] = lambda: None
+    world: World,
+    device: torch.device,
+    *,
+    timeout: float = 300.0,
+    backend: str | None = None,
+    asked: Callable[[], int | None] = lambda: None,
 ) -> Iterator[Team]:
     """Join the other ranks, and leave when the block succeeds; after a failure peers may be stuck, so just exit.
 
@@ -61,13 +69,16 @@ def join(
     if world.size == 1:
         yield Team(world, device)
         return
-    backend = backend_for(device)
+    backend = backend_for(device, backend)
     if world.adopted:
         with adopted_group(backend, device, timeout) as control:
             yield _counted(Team(world, device, control, timedelta(seconds=timeout)))
         return
     if not dist.is_available() or not dist.is_backend_available(backend):
-        raise ConfigError(f"this torch has no {backend} backend", hint="install a torch with it, or use --device cpu")
+        raise ConfigError(
+            f"this torch has no {backend} backend",
+            hint="install a torch with it, or drop --backend and use --device cpu",
+        )
     need_open_files(world.size)
     others = plural(world.size - 1, "other rank")
     waiting = f"rank {world.rank} was waiting for {others} at {_where(world)}"
@@ -86,9 +97,21 @@ def join(
     dist.destroy_process_group()
 
 
-def backend_for(device: torch.device) -> str:
-    """Return the backend for tensors of a device."""
-    return "nccl" if device.type == "cuda" else "gloo"
+def backend_for(device: torch.device, asked: str | None = None) -> str:
+    """Return the backend for tensors of a device: that of --backend, if it can carry them, or else torch's default."""
+    if asked is None:
+        return USUAL.get(device.type) or dist.get_default_backend_for_device(device)
+    capability = {name: kinds for name, kinds in dist.Backend.backend_capability.items() if name != "fake"}
+    devices = capability.get(asked)
+    if devices is None:
+        known = ", ".join(sorted(capability))
+        raise ConfigError(f"torch knows no backend {asked}", hint=f"use one of {known}, or drop --backend")
+    if device.type not in devices:
+        raise ConfigError(
+            f"--backend {asked} carries tensors of {' and '.join(devices)}, but the device is {device.type}",
+            hint="drop --backend, or choose another --device",
+        )
+    return asked
 
 
 def _connect(world: World, device: torch.device, backend: str, timeout: float) -> Team:
