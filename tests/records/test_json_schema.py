@@ -15,7 +15,7 @@ from paceline.records.json_schema import run_folder_schema
 jsonschema: Any = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 PUBLISHED = Path(__file__).parents[2] / "docs" / "run-folder.schema.json"
 OTHERS = re.compile(
-    r"log\.txt|model\.txt|ranks/.*\.(log|stack|pt)|tensorboard/.*|.*\.safetensors|.*\.sha256|checkpoints/(best|last)|code/.*"
+    r"log\.txt|model\.txt|ranks/.*\.(log|stack|collectives|pt)|tensorboard/.*|.*\.safetensors|.*\.sha256|checkpoints/(best|last)|code/.*"
 )
 """Files that are text, tensors or of another program."""
 

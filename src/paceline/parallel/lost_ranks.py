@@ -14,6 +14,7 @@ from paceline.core.errors import LostRankError, RanksError
 from paceline.core.limits import seconds_between_beats
 from paceline.core.units import ranks_text
 from paceline.core.world import World
+from paceline.parallel.flight_recorder import write_collectives
 from paceline.parallel.stacks import describe_stacks
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
@@ -69,8 +70,10 @@ def lost_rank_named(folder: RunFolder, world: World, timeout: float) -> Iterator
             raise
         files = {rank: read_rank(folder.rank(rank)) for rank in range(world.size)}
         roll_call = f"no answer within {timeout:g} s: {describe_ranks(files, now=time.time())}"
+        is_written = write_collectives(folder.rank_collectives(world.rank))
+        trace = [f"the last collectives of this rank are in {folder.rank_collectives(world.rank)}"] * is_written
         raise RanksError(
-            "\n  ".join([roll_call, *describe_stacks(folder, files, world.host)]),
+            "\n  ".join([roll_call, *describe_stacks(folder, files, world.host), *trace]),
             hint=f"see {folder.rank(0).parent}; to wait longer, raise --timeout; to continue the run: --resume",
         ) from problem
 

@@ -114,6 +114,10 @@ class RunFolder:
         """The Python stacks of a rank, written when another rank has waited for it in vain."""
         return self.rank(rank).with_suffix(".stack")
 
+    def rank_collectives(self, rank: int) -> Path:
+        """The last collectives of a rank, written when it has waited for another in vain."""
+        return self.rank(rank).with_suffix(".collectives")
+
     def rank_tensors(self, rank: int) -> Path:
         """A rank's version of the tensors that differ between ranks."""
         return self.rank(rank).with_suffix(".pt")
