@@ -83,6 +83,7 @@ class Case:
     def settings(self, runs_dir: Path, place: Place) -> dict[str, Any]:
         """Return the settings of a run; only where it runs and writes differs between the runs of a case."""
         usual = {
+            "log_every": 2,
             "balance": place.balance,
             "optimizer": self.optimizer,
             "lr": RATES[self.optimizer],
@@ -90,7 +91,7 @@ class Case:
             "clip": self.clip,
         }
         if self.subject in subjects.LOOPS:
-            own: dict[str, Any] = {"loop": f"{SUBJECTS}:{self.subject}"}
+            own: dict[str, Any] = {"loop": f"{SUBJECTS}:{self.subject}", "log_every": 1}
         elif self.subject in subjects.TASKS:
             data, model, task = subjects.TASKS[self.subject]
             task = f"{SUBJECTS}:{task}" if hasattr(subjects, task) else task
@@ -110,7 +111,6 @@ class Case:
             "threads": 1,
             "device": "cpu",
             "track": (),
-            "log_every": 2,
             "keep": 20,
             "runs_dir": runs_dir,
         }

@@ -20,6 +20,7 @@ from paceline.core.stopping import StopRequest
 from paceline.engine import balance, checkpoint_folder, loop, passes
 from paceline.engine.balance import Balance
 from paceline.engine.loop import Training
+from paceline.engine.objective import Objective
 from paceline.engine.own_start import load_loop, started_on
 from paceline.engine.passes import GradientPass
 from paceline.engine.rank import Startup
@@ -33,6 +34,8 @@ from tests.campaign.cases import Interruption
 from tests.ranks.runs import StopAt, train_rank
 
 FLIPPED_STEP = 3
+NUM_SHARDS = 4
+"""Shards of the case into which faults are planted."""
 
 
 def train_case(
@@ -231,15 +234,14 @@ def flipped_bit(team: Team) -> Any:
     return replaced(Training, "train_step", train_step)
 
 
-def unweighted(team: Team) -> Any:
-    """Average the means of unequal shares, as scripts on plain DDP do."""
-    honest = Training.slices
+def unweighted(_team: Team) -> Any:
+    """Average the means of unequal shards, as scripts on plain DDP do."""
+    honest = Objective.weighted
 
-    def places(self: Training, batch_size: int) -> list[loop.BatchSlice]:
-        found = honest(self, batch_size)
-        return [part._replace(weight=1 / (team.world.size * len(found))) for part in found]
+    def weighted(self: Objective, losses: Mapping[str, Tensor], number: int) -> Tensor:
+        return honest(self, losses, number) * (self._batch_size / NUM_SHARDS / max(1, self._samples[number]))
 
-    return replaced(Training, "slices", places)
+    return replaced(Objective, "weighted", weighted)
 
 
 FAULTS: dict[str, Callable[[Team], Any]] = {

@@ -9,7 +9,7 @@ from paceline.parallel.exact.reducer import Reducer
 from tests.campaign import subjects
 from tests.campaign.cases import ALONE, BUCKETS, MODULE, Place, make_case
 from tests.campaign.check import check
-from tests.campaign.inside import FAULTS, FLIPPED_STEP, replaced, train_case
+from tests.campaign.inside import FAULTS, FLIPPED_STEP, NUM_SHARDS, replaced, train_case
 from tests.campaign.parts import REFUSED, Conv, Dropped
 from tests.ranks.pool import RankPool
 
@@ -30,7 +30,7 @@ def three_ranks():
     number = next(number for number in range(1000) if {Conv, Dropped} <= {*make_case(0, number, MODULE).parts})
     case = make_case(0, number, MODULE)
     assert case.refused is None
-    facts = {"place": place, "shards": 4, "global_batch": 20, "steps": 7, "interruption": None}
+    facts = {"place": place, "shards": NUM_SHARDS, "global_batch": 20, "steps": 7, "interruption": None}
     return replace(case, **facts, save_every=FLIPPED_STEP, optimizer="sgd", ema=None, clip=None)
 
 
