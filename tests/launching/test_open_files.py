@@ -41,8 +41,8 @@ def test_a_hard_limit_that_is_too_low_is_named_with_what_to_type(start, elsewher
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 1
     assert errors == (
-        "paceline: 2 ranks need 70 open files in each process, but the limit is 16\n"
-        "  hint: run ulimit -n 70; if that is refused, raise nofile in /etc/security/limits.conf\n"
+        "paceline: 2 ranks need 68 open files in each process, but the limit is 16\n"
+        "  hint: run ulimit -n 68; if that is refused, raise nofile in /etc/security/limits.conf\n"
     )
     assert no_rank_left(elsewhere)
 
@@ -51,4 +51,4 @@ def test_a_limit_too_low_to_start_a_process_is_named_too(start):
     process = start("train", "--nproc", "2", preexec_fn=limited(soft=7, hard=7))
     _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 1
-    assert errors.startswith("paceline: 2 ranks need 70 open files in each process, but the limit is 7\n")
+    assert errors.startswith("paceline: 2 ranks need 68 open files in each process, but the limit is 7\n")

@@ -1,75 +1,111 @@
-"""The control messages of one rank among many, counted without connections: bytes do not grow with the ranks."""
+"""The control messages of up to 16,384 ranks, counted: per rank they grow with the logarithm of the ranks at most."""
 
-from contextlib import contextmanager
-from types import SimpleNamespace
-from unittest.mock import patch
+import math
 
 import pytest
 import torch
 
-from paceline.core.limits import seconds_between_beats
-from paceline.core.world import World
-from paceline.parallel import team as module
+from paceline.core.limits import open_files, seconds_between_beats
 from paceline.parallel.replicas import check_replicas
-from paceline.parallel.team import Team
+from paceline.parallel.rounds import from_lead, joined_on_lead, largest
+from tests.parallel.simulated import drive, simulate
 
-WORLDS = (64, 1024, 16_384)
-
-
-@contextmanager
-def counted():
-    """Count the calls and bytes that a rank hands to torch.distributed; every other rank has the same values."""
-    seen = SimpleNamespace(calls=0, sent=0)
-
-    def take(tensor, *_arguments, **_options):
-        seen.calls += 1
-        seen.sent += tensor.numel() * tensor.element_size()
-        return SimpleNamespace(wait=lambda: None)
-
-    def broadcast(values, **_options):
-        seen.calls += 1
-
-    with (
-        patch.object(module.dist, "all_reduce", take),
-        patch.object(module.dist, "gather", take),
-        patch.object(module.dist, "broadcast_object_list", broadcast),
-    ):
-        yield seen
+UNEVEN = (1, 2, 3, 5, 8, 13, 64, 100)
+MANY = pytest.param(1024, marks=pytest.mark.slow)
 
 
-def cost(size, work):
-    """Return calls and bytes of a piece of work on a rank that is not the lead."""
-    team = Team(World(rank=size - 1, size=size), torch.device("cpu"))
-    with counted() as seen:
-        work(team)
-    return seen.calls, seen.sent
+def ranks_of(size, protocol, value):
+    return [protocol(value(rank), rank=rank, size=size) for rank in range(size)]
 
 
-def votes(team):
-    for _ in range(1000):
-        team.poll(False)
+@pytest.mark.parametrize("size", [*UNEVEN, 1024, 16_384])
+def test_every_rank_learns_the_largest_numbers_in_log_rounds(size):
+    results, sent = drive(ranks_of(size, largest, lambda rank: (rank, -rank)))
+    assert results == [(size - 1, 0)] * size
+    assert set(sent) == {math.ceil(math.log2(size))}
+
+
+@pytest.mark.parametrize("size", [*UNEVEN, 1024])
+def test_values_are_joined_in_the_order_of_ranks_with_one_message_from_each(size):
+    protocols = [joined_on_lead([rank], list.__add__, rank=rank, size=size) for rank in range(size)]
+    results, sent = drive(protocols)
+    assert results == [list(range(size)), *[None] * (size - 1)]
+    assert sent == [0, *[1] * (size - 1)]
+
+
+def test_a_sum_over_16384_ranks_is_one_message_from_each():
+    size = 16_384
+    results, sent = drive([joined_on_lead(rank, int.__add__, rank=rank, size=size) for rank in range(size)])
+    assert results[0] == size * (size - 1) // 2
+    assert sum(sent) == size - 1
+
+
+@pytest.mark.parametrize("size", [*UNEVEN, 1024, 16_384])
+def test_the_value_of_the_lead_reaches_every_rank_down_a_tree(size):
+    results, sent = drive(ranks_of(size, from_lead, lambda rank: f"rank {rank}"))
+    assert results == ["rank 0"] * size
+    assert sum(sent) == size - 1
+    assert max(sent) == math.ceil(math.log2(size))
+
+
+def vote(team):
+    """Poll often enough for several votes; return the first call that saw the flag of one rank, and the others."""
+    flagged = team.world.rank == team.world.size // 3
+    calls = 4 * math.ceil(math.log2(team.world.size)) + 1
+    seen = [call for call in range(calls) if team.poll(flagged)]
+    return seen[0], calls - len(seen)
+
+
+@pytest.mark.parametrize("size", [3, 64, MANY])
+def test_a_step_costs_a_rank_one_message_and_all_stop_at_the_same_one(size):
+    results, network = simulate(size, vote)
+    rounds = math.ceil(math.log2(size))
+    assert len(set(results)) == 1
+    first, num_calls = results[0]
+    assert first == rounds
+    assert set(network.messages.values()) == {num_calls}  # one per call, none in a call that returns True
+    assert set(network.sent.values()) == {8 * num_calls}
 
 
 WORK = {
-    "replica check": lambda team: check_replicas([(f"layer{n}", torch.zeros(9)) for n in range(320)], team),
-    "settings": lambda team: team.agree({f"--setting-{n}": n for n in range(60)}),
-    "record": lambda team: team.gather_on_lead({"times": list(range(100))}),
-    "score": lambda team: team.total(1.5, sum),
+    "replica check": (lambda team: check_replicas([(f"layer{n}", torch.zeros(9)) for n in range(320)], team), 1),
+    "settings": (lambda team: team.agree({f"--setting-{n}": n for n in range(60)}), 1),
+    "score": (lambda team: team.total(1.5, sum), 2),
+    "barrier": (lambda team: team.barrier(), 1),
 }
 
 
-@pytest.mark.parametrize("work", WORK.values(), ids=WORK.keys())
-def test_what_a_rank_sends_does_not_depend_on_the_number_of_ranks(work):
-    costs = {cost(size, work) for size in WORLDS}
-    assert len(costs) == 1
-    calls, sent = costs.pop()
-    assert calls <= 3
-    assert sent < 1000
+@pytest.mark.parametrize("size", [5, 64])
+@pytest.mark.parametrize(("work", "per_round"), WORK.values(), ids=WORK.keys())
+def test_what_a_rank_sends_grows_with_the_logarithm_of_the_ranks(size, work, per_round):
+    results, network = simulate(size, work)
+    assert not [found for found in results if isinstance(found, Exception)]
+    rounds = math.ceil(math.log2(size))
+    assert max(network.messages.values()) <= 2 * per_round * rounds
+    assert max(network.sent.values()) <= 64 * rounds
 
 
-def test_many_ranks_vote_in_few_of_a_thousand_short_steps():
-    assert cost(16, votes)[0] == 1000
-    assert all(cost(size, votes)[0] <= 1000 / module.MOST_STEPS_BETWEEN_VOTES + 10 for size in WORLDS)
+def everything(team):
+    team.count_neighbours()
+    team.agree({"seed": 1})
+    team.gather_on_lead({"times": list(range(100))})
+    team.total(1.5, sum)
+    for _ in range(40):
+        team.poll(False)
+    team.barrier()
+
+
+@pytest.mark.parametrize("size", [64, MANY])
+def test_connections_for_control_messages_stay_few(size):
+    _, network = simulate(size, everything)
+    rounds = math.ceil(math.log2(size))
+    assert max(map(len, network.peers.values())) <= 4 * rounds
+    assert open_files(size, is_lead=False) < 64 + 8 * rounds + 1
+
+
+def test_open_files_grow_with_the_logarithm_of_the_ranks_except_on_the_lead():
+    assert [open_files(size, is_lead=False) for size in (2, 16, 64, 1024, 16_384)] == [66, 80, 112, 144, 176]
+    assert open_files(1024) == 144 + 1024
 
 
 def test_all_ranks_together_write_a_bounded_number_of_heartbeats():

@@ -1,12 +1,12 @@
-"""Control messages of a team on real ranks: results, decisions that all ranks share, and how few votes there are."""
+"""Control messages of a team on real ranks: results, decisions that all ranks share, and one message per step."""
 
-import time
 from unittest.mock import patch
 
+import pytest
 import torch.distributed as dist
 
 from paceline.core.errors import ConfigError
-from paceline.parallel import team as module
+from paceline.parallel import wire
 
 
 def gathered(team):
@@ -44,30 +44,25 @@ def test_ranks_that_do_not_agree_are_still_named(ranks):
     assert all(expected in (found or "") for found in ranks(3).run(disagreeing))
 
 
-def polled(team, most_voting):
+def polled(team):
     """Poll for 200 steps of unequal length with a flag of one rank after step 100: return where it was seen."""
-    votes, honest = [], dist.all_reduce
+    sent, honest = [], dist.isend
 
     def counted(*arguments, **options):
-        votes.append(1)
+        sent.append(1)
         return honest(*arguments, **options)
 
-    with patch.object(module, "MOST_VOTING", most_voting), patch.object(dist, "all_reduce", counted):
+    with patch.object(wire.dist, "isend", counted):
         for step in range(200):
-            time.sleep(0.001 * (1 + team.world.rank))
             if team.poll(step >= 100 and team.world.rank == 1):
-                return step, len(votes)
+                return step, len(sent)
     return None
 
 
-def test_few_ranks_decide_in_the_next_step(ranks):
-    found = ranks(3).run(polled, 16)
-    assert [step for step, _ in found] == [101] * 3
-
-
-def test_many_ranks_vote_less_often_and_stop_at_the_same_step(ranks):
-    found = ranks(3).run(polled, 2)
+@pytest.mark.parametrize(("size", "rounds"), [(2, 1), (3, 2)])
+def test_ranks_stop_at_the_same_step_and_send_a_message_per_step(ranks, size, rounds):
+    found = ranks(size).run(polled)
     assert len(set(found)) == 1
-    step, num_votes = found[0]
-    assert 101 <= step < 100 + 2 * module.MOST_STEPS_BETWEEN_VOTES
-    assert num_votes < step / 2
+    step, num_sent = found[0]
+    assert 100 + rounds <= step < 100 + 2 * rounds
+    assert num_sent == step  # none in the call that returns True

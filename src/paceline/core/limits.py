@@ -4,10 +4,12 @@ import resource
 
 from paceline.core.errors import RanksError
 
-FILES_PER_RANK = 3
-"""Connections to each rank of the run: for gradients, for control messages, and on rank 0 for the store."""
+MOST_CONNECTED = 16
+"""The number of ranks up to which each connects to every other at the start. More ranks connect as they send."""
+FILES_PER_ROUND = 8
+"""Connections of a rank for each doubling of the ranks, when ranks connect as they send: rings, trees, votes."""
 OTHER_FILES = 64
-"""Modules, data, workers and logs, and the groups of a bitwise run, whose number does not depend on the world size."""
+"""Modules, data, workers and logs."""
 
 
 def seconds_between_beats(world_size: int) -> float:
@@ -15,10 +17,16 @@ def seconds_between_beats(world_size: int) -> float:
     return min(max(1.0, world_size / 256), 30.0)
 
 
-def need_open_files(world_size: int) -> None:
+def open_files(world_size: int, *, is_lead: bool = True) -> int:
+    """Return the number of open files that a rank may need; every rank is connected to the store of the lead."""
+    is_mesh = world_size <= MOST_CONNECTED
+    connections = world_size if is_mesh else FILES_PER_ROUND * (world_size - 1).bit_length()
+    return OTHER_FILES + connections + (world_size if is_lead else 0)
+
+
+def need_open_files(world_size: int, *, is_lead: bool = True) -> None:
     """Raise the limit of this process, and refuse a run that would exceed it, where gloo would abort the process."""
-    needed = OTHER_FILES + FILES_PER_RANK * world_size
-    allowed = raise_open_files()
+    needed, allowed = open_files(world_size, is_lead=is_lead), raise_open_files()
     if allowed < needed:
         raise RanksError(
             f"{world_size} ranks need {needed} open files in each process, but the limit is {allowed}",

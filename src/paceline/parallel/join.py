@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.core.errors import ConfigError, FinishedError, RanksError
-from paceline.core.limits import need_open_files
+from paceline.core.limits import MOST_CONNECTED, need_open_files
 from paceline.core.messages import say_if_slow
 from paceline.core.stopping import wait_interruptibly
 from paceline.core.units import plural
@@ -72,14 +72,18 @@ def join(
     backend = backend_for(device, backend)
     if world.adopted:
         with adopted_group(backend, device, timeout) as control:
-            yield _counted(Team(world, device, control, timedelta(seconds=timeout)))
+            team = _counted(Team(world, device, control, timedelta(seconds=timeout)))
+            yield team
+            team.barrier()
         return
     if not dist.is_available() or not dist.is_backend_available(backend):
         raise ConfigError(
             f"this torch has no {backend} backend",
             hint="install a torch with it, or drop --backend and use --device cpu",
         )
-    need_open_files(world.size)
+    need_open_files(world.size, is_lead=world.is_lead)
+    if world.size > MOST_CONNECTED:
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # connect when the first message is sent
     others = plural(world.size - 1, "other rank")
     waiting = f"rank {world.rank} was waiting for {others} at {_where(world)}"
     notice = f"rank {world.rank} waits up to {timeout:g} s for {others} at {_where(world)}"
@@ -126,7 +130,8 @@ def _connect(world: World, device: torch.device, backend: str, timeout: float) -
             options = nccl_options(device, limit, os.environ)
         dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size,
                                 init_method="env://" if store is None else None, **options)  # fmt: skip
-        control: Any = dist.new_group(backend="gloo", timeout=limit)
+        # gloo can carry both gradients and control messages: a second group would double the connections
+        control: Any = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as cause:
         problem = str(cause).splitlines()[0]
         raise RanksError(

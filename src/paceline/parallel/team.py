@@ -2,8 +2,6 @@
 
 import hashlib
 import math
-import pickle
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,18 +14,17 @@ from paceline.core.errors import ConfigError
 from paceline.core.stopping import wait_interruptibly
 from paceline.core.world import World
 from paceline.parallel.device import cores
+from paceline.parallel.rounds import from_lead, joined_on_lead
+from paceline.parallel.wire import Wire
 
 T = TypeVar("T")
-MOST_VOTING = 16
-"""The number of ranks up to which a stop is decided within two steps."""
-SECONDS_BETWEEN_VOTES = 0.1
-MOST_STEPS_BETWEEN_VOTES = 64
 
 
 class Team:
     """Collectives of a run. Each is announced: every rank must call it, in the same order.
 
-    Control messages use a separate gloo group, so that they wait neither for gradients nor for a GPU.
+    Control messages are sent point to point over gloo (`control` is its group, None the default one), so that they wait
+    neither for gradients nor for a GPU. Each takes log2 W rounds.
     """
 
     def __init__(
@@ -39,9 +36,7 @@ class Team:
         """Number of ranks that share the cores of this one, including itself."""
         self._control = control
         self._timeout = timeout
-        self._vote: tuple[torch.Tensor, dist.Work] | None = None
-        self._steps_between_votes = self._steps_until_vote = 1
-        self._last_vote = time.monotonic()
+        self._wire = Wire(control, rank=world.rank, size=world.size)
         self._asked: Callable[[], int | None] | None = None
 
     @property
@@ -75,73 +70,40 @@ class Team:
         """Tell every rank whether the flag is set on any of them. Collective: every rank must call it."""
         if self.world.size == 1:
             return flag
-        vote = torch.tensor([int(flag)])
-        self._wait(lambda: dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control))
-        return bool(vote.item())
+        return bool(self._wait(lambda: self._wire.largest((int(flag),)))[0])
 
     def barrier(self) -> None:
         """Wait until every rank is here. Collective: every rank must call it."""
         if self.world.size > 1:
-            self._wait(lambda: dist.barrier(group=self._control))
+            self._wire.settle()
+            self._wait(lambda: self._wire.largest((0,)))
 
     def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Like `any`, but with the flags of an earlier call, so that no rank waits. Collective.
 
-        Up to MOST_VOTING ranks vote in every call. More ranks vote about every SECONDS_BETWEEN_VOTES: each vote also
-        agrees on the number of calls until the next.
+        A rank sends one message per call, and learns of a flag after log2 W to 2·log2 W calls, like every other rank.
         """
-        if self.world.size == 1:
-            return flag
-        self._steps_until_vote -= 1
-        if self._steps_until_vote > 0:
-            return False
-        answer, wanted = False, self._wanted_steps()
-        if self._vote is not None:
-            vote, work = self._vote
-            work.wait()
-            answer, self._steps_between_votes = bool(vote[0].item()), -int(vote[1].item())
-        vote = torch.tensor([int(flag), -wanted])
-        work = dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
-        assert work is not None
-        self._vote = (vote, work)
-        self._steps_until_vote = self._steps_between_votes
-        return answer
-
-    def _wanted_steps(self) -> int:
-        """Return the number of steps of this rank's speed between two votes; the smallest number of any rank counts."""
-        now = time.monotonic()
-        seconds, self._last_vote = max(now - self._last_vote, 1e-6), now
-        if self.world.size <= MOST_VOTING:
-            return 1
-        wanted = int(self._steps_between_votes * SECONDS_BETWEEN_VOTES / seconds)
-        return max(1, min(wanted, 2 * self._steps_between_votes, MOST_STEPS_BETWEEN_VOTES))
+        return flag if self.world.size == 1 else self._wire.poll(int(flag))
 
     def same(self, bits: int) -> bool:
         """Tell every rank whether all have the same 63 bits: 16 bytes at any world size. Collective."""
         if self.world.size == 1:
             return True
-        ends = torch.tensor([bits, -bits])
-        self._wait(lambda: dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=self._control))
-        largest, negated = ends.tolist()
+        largest, negated = self._wait(lambda: self._wire.largest((bits, -bits)))
         return largest == -negated
 
     def gather_on_lead(self, value: T) -> list[T] | None:
         """Return the values of all ranks on rank 0, elsewhere None. Collective: every rank must call it."""
-        if self.world.size == 1:
-            return [value]
-        content = pickle.dumps(value)
-        length = torch.tensor([len(content)])
-        self._wait(lambda: dist.all_reduce(length, op=dist.ReduceOp.MAX, group=self._control))
-        own = torch.zeros(int(length.item()), dtype=torch.uint8)
-        own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        found = [torch.empty_like(own) for _ in range(self.world.size)] if self.world.rank == 0 else None
-        self._wait(lambda: dist.gather(own, found, dst=0, group=self._control))
-        return None if found is None else [pickle.loads(each.numpy().tobytes()) for each in found]
+        return self._joined([value], lambda left, right: left + right)
 
     def total(self, value: T, add: Callable[[list[T]], T]) -> T:
-        """Return what `add` makes of the values of all ranks, computed by rank 0. Collective."""
-        found = self.gather_on_lead(value)
-        return self.from_lead(value if found is None else add(found))
+        """Return what `add` makes of the values of all ranks, two at a time, on every rank. Collective."""
+        joined = self._joined(value, lambda left, right: add([left, right]))
+        return self.from_lead(value if joined is None else joined)
+
+    def _joined(self, value: T, join: Callable[[T, T], T]) -> T | None:
+        rank, size = self.world.rank, self.world.size
+        return self._wait(lambda: self._wire.carry(joined_on_lead(value, join, rank=rank, size=size)))
 
     def start_sum(self, numbers: torch.Tensor) -> dist.Work | None:
         """Start to add numbers over all ranks, in place; None if there is nothing to wait for. Collective."""
@@ -149,19 +111,15 @@ class Team:
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in the order of ranks. Collective: every rank must call it."""
-        if self.world.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.world.size
-        self._wait(lambda: dist.all_gather_object(values, value, group=self._control))
-        return values
+        found = self.gather_on_lead(value)
+        return self.from_lead([] if found is None else found)
 
     def from_lead(self, value: T) -> T:
         """Return the value of rank 0. Collective: every rank must call it."""
         if self.world.size == 1:
             return value
-        values: list[Any] = [value]
-        self._wait(lambda: dist.broadcast_object_list(values, src=0, group=self._control))
-        return values[0]
+        rank, size = self.world.rank, self.world.size
+        return self._wait(lambda: self._wire.carry(from_lead(value, rank=rank, size=size)))
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Fill a tensor in main memory with that of rank 0. Collective: every rank must call it."""
