@@ -14,6 +14,7 @@ from paceline.data.loader import load_batches
 from paceline.data.on_demand import CropBox, OnDemand, crop_and_resize, evaluation_crop
 from paceline.data.sources.image_folder import ImageOptions, open_image_folder
 from paceline.data.split import Subset
+from paceline.data.tree import moved
 from tests.data.pictures import encoded, picture, write_classes
 
 SMALL = ImageOptions(size=24)
@@ -151,3 +152,20 @@ def test_a_held_out_image_never_replaces_a_bad_one(root):
     without_next = Subset(train, np.array([4, 5, 7]))
     images = without_next.fetch(np.arange(3), None).images
     assert torch.equal(images[1], images[2])
+
+
+@pytest.mark.parametrize(("policy", "epoch", "bytes_per_value"), [
+    ("resized-crop,flip", 2, 1), ("resized-crop,flip", None, 1), ("resized-crop,flip,erase0.25", 2, 4),
+    ("resized-crop,mixup0.2", 2, 4),
+])  # fmt: skip
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_worker_sends_bytes_that_become_the_same_values(root, workers, policy, epoch, bytes_per_value):
+    train = open_image_folder(root, SMALL, Augmentation(policy=parse_policy(policy), seed=5)).train
+    split, ids = Subset(train, np.arange(12)[::-1].copy()), np.arange(8)
+    (sent,) = load_batches(split, [(ids, epoch)], workers=workers, pin=False)
+    assert sent.images.nbytes == 8 * 3 * 24 * 24 * bytes_per_value
+    used, expected = moved(sent, torch.device("cpu"), torch.channels_last), split.fetch(ids, epoch)
+    assert used.images.dtype == torch.float32
+    assert torch.equal(used.images, expected.images)
+    assert used.images.stride() == expected.images.stride()
+    assert used.normalise is None

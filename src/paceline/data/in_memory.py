@@ -5,7 +5,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 
 from paceline.data.augment.draws import Draws, Pixels
-from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, as_images, count_classes
+from paceline.data.augment.pipeline import Augmentation, Pipeline, as_images, count_classes
+from paceline.data.normalisation import Normalisation
 from paceline.data.split import Ids, ImageBatch, SampleIds
 
 LARGEST_READY = 16_000_000
@@ -35,7 +36,7 @@ class InMemory:
         object.__setattr__(self, "_num_classes", count_classes(self.labels))
         ready = None
         if self.images.numel() <= LARGEST_READY:
-            ready = as_images(Normalisation(mean=self.mean, std=self.std)(self.images.numpy()))
+            ready = as_images(Normalisation(mean=self.mean, std=self.std)(self.images).numpy())
         object.__setattr__(self, "_ready", ready)
 
     def __len__(self) -> int:

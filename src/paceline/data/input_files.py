@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigError, DataError
-from paceline.data.augment.pipeline import Normalisation
 from paceline.data.decode import BadImageError, image_size
+from paceline.data.normalisation import Normalisation
 from paceline.data.on_demand import crop_and_resize, evaluation_crop
 from paceline.data.source_files import read_regular
 from paceline.data.sources.image_folder import ENDINGS
@@ -75,7 +75,7 @@ class ImageReader:
         if self._channels == 1:
             picture = np.rint(picture.astype(np.float64) @ LUMA).astype(np.uint8)[..., None]
         planes = np.ascontiguousarray(picture.transpose(2, 0, 1))[None]
-        return (torch.from_numpy(self._normalise(planes))[0],)
+        return (self._normalise(torch.from_numpy(planes))[0],)
 
 
 READ_HINT = "read files with a function of your own, which returns a sample: --read my.py:read"

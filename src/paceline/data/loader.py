@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from paceline.core.processes import end_with_parent
 from paceline.data.requests import RequestGroup, RequestGroups, Requests
-from paceline.data.split import GroupingSplit, Split
+from paceline.data.split import GroupingSplit, Split, fetch_unfinished
 from paceline.data.tree import Tree, pinned, rows
 
 
@@ -26,11 +26,14 @@ def load_batches(split: Split, requests: Requests, *, workers: int, pin: bool) -
 
 
 def fetch_group(split: Split, group: RequestGroup) -> list[Tree]:
-    """Return the batches of a group, prepared together: a sample does not depend on the rest of its batch."""
+    """Return the batches of a group, prepared together: a sample does not depend on the rest of its batch.
+
+    `moved` finishes them.
+    """
     ids, epoch = group[0]
     if len(group) == 1:
-        return [split.fetch(ids, epoch)]
-    whole = split.fetch(np.concatenate([ids for ids, _ in group]), epoch)
+        return [fetch_unfinished(split, ids, epoch)]
+    whole = fetch_unfinished(split, np.concatenate([ids for ids, _ in group]), epoch)
     ends = np.cumsum([len(ids) for ids, _ in group]).tolist()
     return [rows(whole, slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
 

@@ -14,8 +14,9 @@ from torch.nn.functional import interpolate
 from paceline.core.errors import DataError
 from paceline.data.augment.crops import Boxes, ResizedCrop, choose_boxes
 from paceline.data.augment.draws import Draws, Pixels
-from paceline.data.augment.pipeline import Augmentation, Normalisation, Pipeline, count_classes
+from paceline.data.augment.pipeline import Augmentation, Pipeline, count_classes
 from paceline.data.decode import BadImageError, Picture, decode, image_size
+from paceline.data.normalisation import Normalisation
 from paceline.data.split import Ids, ImageBatch, SampleIds, members
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -89,6 +90,10 @@ class OnDemand:
 
     def fetch(self, ids: Ids, epoch: int | None) -> ImageBatch:
         """Return the samples with these ids, normalised, and augmented if an epoch is given."""
+        return self.fetch_unfinished(ids, epoch).finished()
+
+    def fetch_unfinished(self, ids: Ids, epoch: int | None) -> ImageBatch:
+        """Return the same samples, as bytes if they are not mixed or erased."""
         augmentation = self.augmentation
         if augmentation is not None:
             augmentation = replace(augmentation, policy=augmentation.policy.after_decoding())
@@ -100,7 +105,7 @@ class OnDemand:
             augmentation=augmentation,
             pool=self.pool,
         )
-        return pipeline.batch(ids, epoch)
+        return pipeline.unfinished(ids, epoch)
 
     def mixing_only(self, ids: SampleIds) -> "OnDemand":
         """Return the split with second samples taken from these ids only."""
@@ -113,7 +118,7 @@ class OnDemand:
             crop = self.augmentation.policy.resized_crop
             crops = crops if crop is None else _random_crops(opened, crop, draws)
         pictures = [self._decode(*pair) for pair in zip(opened, crops, strict=True)]
-        return np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
+        return np.stack(pictures).transpose(0, 3, 1, 2)
 
     def _open(self, index: int) -> "_Opened":
         """Read the bytes and size of an image, or of a replacement if that fails."""

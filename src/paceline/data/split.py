@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.data.normalisation import Normalisation
 from paceline.data.permutation import Permutation
 from paceline.data.tree import Tree
 
@@ -26,6 +27,14 @@ class ImageBatch(NamedTuple):
     images: torch.Tensor
     labels: torch.Tensor
     targets: torch.Tensor | None = None
+    normalise: Normalisation | None = None
+    """Set while the images are bytes, a quarter of the size: they are normalised where they are used."""
+
+    def finished(self) -> "ImageBatch":
+        """Return the batch with its images normalised."""
+        if self.normalise is None:
+            return self
+        return self._replace(images=self.normalise(self.images), normalise=None)
 
 
 def members(ids: Ids, pool: SampleIds) -> NDArray[np.bool_]:
@@ -64,6 +73,15 @@ class GroupingSplit(Split, Protocol):
     @property
     def group_size(self) -> int:
         """Return the number of samples to request together; 1 if it makes no difference."""
+        ...
+
+
+@runtime_checkable
+class ShrinkingSplit(Split, Protocol):
+    """A split whose batches are smaller before their last step."""
+
+    def fetch_unfinished(self, ids: Ids, epoch: int | None) -> Tree:
+        """Return a batch whose last step is done when it is moved to its device."""
         ...
 
 
@@ -146,3 +164,12 @@ class Subset:
     def fetch(self, ids: Ids, epoch: int | None) -> Tree:
         """Return the samples with these ids of the subset."""
         return self._split.fetch(self._ids[ids], epoch)
+
+    def fetch_unfinished(self, ids: Ids, epoch: int | None) -> Tree:
+        """Return the same samples, before their last step if that makes them smaller."""
+        return fetch_unfinished(self._split, self._ids[ids], epoch)
+
+
+def fetch_unfinished(split: Split, ids: Ids, epoch: int | None) -> Tree:
+    """Return a batch as it is sent from one process to another: `moved` finishes it."""
+    return (split.fetch_unfinished if isinstance(split, ShrinkingSplit) else split.fetch)(ids, epoch)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,15 @@ Tree = Any
 
 ALIGNMENT = 64
 """Bytes of a cache line: the rounding of matrix products can depend on where a tensor starts."""
+
+
+@runtime_checkable
+class Unfinished(Protocol):
+    """A batch with a step left that is done on its device, so that less is sent."""
+
+    def finished(self) -> Tree:
+        """Return the batch after that step."""
+        ...
 
 
 def map_leaves(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
@@ -56,18 +65,18 @@ def _aligned(tensor: Tensor) -> Tensor:
 
 
 def moved(tree: Tree, device: torch.device, memory_format: torch.memory_format) -> Tree:
-    """Return the tree on a device; the copy runs in the background if a tensor is in page-locked memory.
+    """Return the finished tree on a device; the copy runs in the background if a tensor is in page-locked memory.
 
     The layout of images changes on the device: on the host it would go through pageable memory, for which the host
     waits.
     """
 
-    def move(tensor: Tensor) -> Tensor:
-        there = tensor.to(device, non_blocking=True)
-        is_image = there.dim() == 4 and there.is_floating_point()
-        return there.to(memory_format=memory_format) if is_image else there
+    def laid_out(tensor: Tensor) -> Tensor:
+        is_image = tensor.dim() == 4 and tensor.is_floating_point()
+        return tensor.to(memory_format=memory_format) if is_image else tensor
 
-    return map_leaves(tree, move)
+    there = map_leaves(tree, lambda tensor: tensor.to(device, non_blocking=True))
+    return map_leaves(there.finished() if isinstance(there, Unfinished) else there, laid_out)
 
 
 def pinned(tree: Tree) -> Tree:

@@ -10,32 +10,8 @@ from numpy.typing import NDArray
 from paceline.data.augment.draws import Draws, Integers, Pixels, Values, below
 from paceline.data.augment.mixing import mix_images, mix_labels
 from paceline.data.augment.policy import Policy
+from paceline.data.normalisation import Normalisation
 from paceline.data.split import Ids, ImageBatch, SampleIds
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Normalisation:
-    """Mean and standard deviation of each plane, on the scale 0 … 1."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @property
-    def fill(self) -> tuple[int, ...]:
-        """Return the mean colour as bytes."""
-        return tuple(min(255, round(255 * value)) for value in self.mean)
-
-    def __call__(self, images: Pixels) -> Values:
-        """Return the images with mean 0 and standard deviation 1 in every plane of the set."""
-        mean, scale = self._shifts()
-        values = torch.from_numpy(images).float().sub_(mean).mul_(scale)
-        return values.numpy()
-
-    def _shifts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, std = (
-            torch.tensor(values, dtype=torch.float32).mul_(255).view(1, -1, 1, 1) for values in (self.mean, self.std)
-        )
-        return mean, std.reciprocal_()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,11 +38,17 @@ class Pipeline:
 
     def batch(self, ids: Ids, epoch: int | None) -> ImageBatch:
         """Return the samples as training sees them in `epoch`, or as evaluation sees them (None)."""
+        return self.unfinished(ids, epoch).finished()
+
+    def unfinished(self, ids: Ids, epoch: int | None) -> ImageBatch:
+        """Return the same samples, as bytes where normalising them is the only step left."""
         labels = self.labels[torch.from_numpy(ids)]
         if epoch is None or self.augmentation is None:
-            return ImageBatch(as_images(self.normalise(self.read(ids, None))), labels)
+            return self._as_bytes(self.read(ids, None), labels)
         policy = self.augmentation.policy.filled(self.normalise.fill)
         draws = Draws(seed=self.augmentation.seed, epoch=epoch, ids=ids)
+        if policy.mixing is None and not policy.value_steps:
+            return self._as_bytes(self._pixels(policy, draws), labels)
         images = self._values(policy, draws)
         if policy.mixing is None:
             return ImageBatch(as_images(images), labels)
@@ -84,13 +66,22 @@ class Pipeline:
 
     def _values(self, policy: Policy, draws: Draws) -> Values:
         """Return the augmented and normalised images, not yet mixed."""
-        pixels = self.read(draws.ids, draws)
-        for step in policy.pixel_steps:
-            pixels = step(pixels, draws)
-        values = self.normalise(pixels)
+        values = self.normalise(torch.from_numpy(self._pixels(policy, draws))).numpy()
         for step in policy.value_steps:
             values = step(values, draws)
         return values
+
+    def _pixels(self, policy: Policy, draws: Draws) -> Pixels:
+        pixels = self.read(draws.ids, draws)
+        if policy.pixel_steps:
+            pixels = np.ascontiguousarray(pixels)
+        for step in policy.pixel_steps:
+            pixels = step(pixels, draws)
+        return pixels
+
+    def _as_bytes(self, pixels: Pixels, labels: torch.Tensor) -> ImageBatch:
+        images = torch.from_numpy(pixels).contiguous(memory_format=torch.channels_last)
+        return ImageBatch(images, labels, normalise=self.normalise)
 
 
 def count_classes(labels: torch.Tensor) -> int:
