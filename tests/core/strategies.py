@@ -39,6 +39,7 @@ FREE: dict[str, Any] = {
     "name": folder | st.sampled_from(["none", "null", "1", "true", "a b"]), "runs_dir": text.map(Path),
     "track": st.lists(st.sampled_from(TRACKERS), unique=True).map(tuple), "log_every": whole,
     "eval_every": interval, "save_every": interval, "keep": whole, "save_async": st.booleans(),
+    "upload": st.none() | st.sampled_from(["s3://bucket/runs", "gs://bucket"]),
     "bucket_mb": st.none() | above_0, "profile": st.booleans(),
     "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": st.none() | whole,
     "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,

@@ -9,8 +9,9 @@ from cyclopts import Parameter
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import CheckpointError, ExitCode, RunError
 from paceline.core.units import plural, size
-from paceline.records.folder import find_run, list_checkpoints
+from paceline.records.folder import list_checkpoints
 from paceline.records.manifest import has_manifest
+from paceline.records.mirror import open_run
 from paceline.records.sealing import CheckResult, check_sealed
 
 
@@ -48,7 +49,7 @@ def _checkpoints(folder: Path, runs_dir: Path) -> list[Path]:
     if found:
         return found
     try:
-        run = find_run(folder, runs_dir)
+        run = open_run(folder, runs_dir)
     except RunError as problem:
         if not folder.is_dir():
             raise

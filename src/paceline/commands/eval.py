@@ -14,7 +14,7 @@ from paceline.core.metrics import Scores
 from paceline.core.score_text import score_value
 from paceline.core.units import plural
 from paceline.records.code import refuse_code_inside, refuse_own_loop
-from paceline.records.folder import find_run
+from paceline.records.mirror import open_run
 from paceline.records.reader import read_config
 
 NAMES = {"top1": "top-1", "top5": "top-5"}
@@ -54,7 +54,7 @@ def eval_command(
     """
     from paceline.engine.evaluate import score_checkpoint
 
-    folder = find_run(run, runs_dir)
+    folder = open_run(run, runs_dir)
     config = dataclasses.replace(read_config(folder), device=device, threads=threads)
     refuse_own_loop(folder, config)
     if not trust:

@@ -11,7 +11,7 @@ from paceline.core.errors import ExitCode, RunError
 from paceline.explain.bottlenecks import find_bottlenecks
 from paceline.explain.explain_text import explanation_text, explanation_values, heading
 from paceline.explain.time_split import split_time
-from paceline.records.folder import find_run
+from paceline.records.mirror import open_run
 from paceline.records.phases import read_phases
 from paceline.records.profile import read_profile
 from paceline.records.reader import read_config
@@ -44,7 +44,7 @@ def explain_command(
     as_json
         Print one JSON object.
     """
-    folder = find_run(run, runs_dir)
+    folder = open_run(run, runs_dir)
     split = split_time(read_phases(folder))
     if split is None:
         raise RunError(

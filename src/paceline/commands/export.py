@@ -10,7 +10,8 @@ from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ConfigError, ExitCode, suggestion
 from paceline.core.setting_types import Names
 from paceline.records.code import refuse_code_inside, refuse_own_loop
-from paceline.records.folder import RunFolder, checkpoint_step, find_run
+from paceline.records.folder import RunFolder, checkpoint_step
+from paceline.records.mirror import open_run
 from paceline.records.reader import read_config, read_metrics
 
 NOT_SHOWN = frozenset({"kind", "is_best", "seconds", "split_samples"})
@@ -50,7 +51,7 @@ def export_command(
     for name in format:
         if name not in FORMATS:
             raise ConfigError(f"there is no format {name}", hint=suggestion(name, FORMATS))
-    folder = find_run(run, runs_dir)
+    folder = open_run(run, runs_dir)
     config = read_config(folder)
     refuse_own_loop(folder, config)
     if not trust:

@@ -18,7 +18,7 @@ from paceline.launching.launch_plan import plan_launch
 from paceline.launching.local import run_ranks
 from paceline.parallel.detect import detect_world
 from paceline.records.code import refuse_code_inside, refuse_own_loop
-from paceline.records.folder import find_run
+from paceline.records.mirror import open_run
 from paceline.records.reader import read_config
 
 MOST_NUMBERS = 8
@@ -64,7 +64,7 @@ def infer_command(
     """
     if not paths:
         raise ConfigError("infer needs files or folders", hint=f"paceline infer {run} PATH…")
-    folder = find_run(run, runs_dir)
+    folder = open_run(run, runs_dir)
     settings = dataclasses.replace(read_config(folder), device=device, threads=threads)
     refuse_own_loop(folder, settings)
     if not start.trust:

@@ -17,7 +17,8 @@ from paceline.predict.option_values import check_cluster, check_question
 from paceline.predict.predict_options import BatchOptions, ClusterOptions, KnownOptions, ModelSpec, QuestionOptions
 from paceline.predict.predict_text import prediction_values, predictions_text
 from paceline.predict.prediction import predict
-from paceline.records.folder import RunFolder, find_run
+from paceline.records.folder import RunFolder
+from paceline.records.mirror import open_run
 from paceline.records.profile import read_profile
 
 CLUSTER, NO_SPEC, BATCH = ClusterOptions(), ModelSpec(), BatchOptions()
@@ -62,7 +63,7 @@ def predict_command(
         Print one JSON object per number of ranks.
     """
     check_cluster(cluster)
-    folder = None if run is None else find_run(run, runs_dir)
+    folder = None if run is None else open_run(run, runs_dir)
     cluster = _with_more_nodes(cluster, question, folder)
     if folder is None:
         case, basis = spec_case(cluster, spec, batch, _layers_of, known)

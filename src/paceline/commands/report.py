@@ -11,7 +11,8 @@ from paceline.bench.bench_folder import find_bench
 from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ConfigError, ExitCode, RunError
 from paceline.core.units import size
-from paceline.records.folder import RunFolder, find_run
+from paceline.records.folder import RunFolder
+from paceline.records.mirror import open_run
 from paceline.records.writer import replacing
 from paceline.report.bench_data import read_bench_data
 from paceline.report.page import Page, render
@@ -84,7 +85,7 @@ def _page(paths: Sequence[Path], labels: Sequence[str], runs_dir: Path) -> tuple
         raise ConfigError(
             f"{len(paths)} runs, but {len(labels)} labels", hint="give --label once per run, in the same order"
         )
-    folders = [find_run(path, runs_dir) for path in paths]
+    folders = [open_run(path, runs_dir) for path in paths]
     names = labels or [folder.name for folder in folders]
     runs = [read_run_data(folder, name) for folder, name in zip(folders, names, strict=True)]
     page = page_of_run(runs[0], run_forecasts(runs[0])) if len(runs) == 1 else page_of_runs(runs)

@@ -12,8 +12,8 @@ from paceline.core.errors import ConfigError, ExitCode
 from paceline.core.score_text import spread_text
 from paceline.core.units import fitted_table, plural, size, table, value_text
 from paceline.records.compare_runs import compare_runs, results
-from paceline.records.folder import find_run
 from paceline.records.metrics_csv import write_csv
+from paceline.records.mirror import open_run
 from paceline.records.reader import summarise
 from paceline.records.removal import find_only_run, plan_removal, remove_run
 from paceline.records.run_index import list_runs
@@ -56,7 +56,7 @@ def show(run: Path, *, runs_dir: RunsDir = DEFAULT_RUNS, as_json: Json = False) 
     run
         Run folder, or a run name for its newest folder.
     """
-    summary = summarise(find_run(run, runs_dir))
+    summary = summarise(open_run(run, runs_dir))
     if as_json:
         print(json.dumps(run_as_json(summary)))
         return ExitCode.FINISHED
@@ -85,7 +85,7 @@ def compare(first: Path, second: Path, *others: Path, runs_dir: RunsDir = DEFAUL
     others
         More runs.
     """
-    runs = [summarise(find_run(path, runs_dir)) for path in (first, second, *others)]
+    runs = [summarise(open_run(path, runs_dir)) for path in (first, second, *others)]
     comparison = compare_runs(*runs)
     if as_json:
         print(json.dumps(comparison_as_json(comparison)))
@@ -148,7 +148,7 @@ def csv_command(*run: Path, runs_dir: RunsDir = DEFAULT_RUNS) -> int:
     """
     if not run:
         raise ConfigError("no run is given", hint="paceline runs csv RUN; to list the runs: paceline runs")
-    write_csv([find_run(path, runs_dir) for path in run], sys.stdout)
+    write_csv([open_run(path, runs_dir) for path in run], sys.stdout)
     return ExitCode.FINISHED
 
 

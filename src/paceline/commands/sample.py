@@ -9,7 +9,7 @@ from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ConfigError, ExitCode, RunError
 from paceline.core.units import count, escape_controls
 from paceline.records.code import refuse_code_inside, refuse_own_loop
-from paceline.records.folder import find_run
+from paceline.records.mirror import open_run
 from paceline.records.reader import read_config
 
 
@@ -52,7 +52,7 @@ def sample_command(
 
     if tokens < 1 or not temperature >= 0:
         raise ConfigError("--tokens must be at least 1, and --temperature at least 0")
-    folder = find_run(run, runs_dir)
+    folder = open_run(run, runs_dir)
     config = read_config(folder)
     refuse_own_loop(folder, config)
     if not trust:

@@ -12,7 +12,7 @@ from paceline.core.errors import SettingError
 from paceline.core.load import Layers
 from paceline.core.recipes import find_recipe
 from paceline.records.auto_resume import is_auto
-from paceline.records.folder import find_run
+from paceline.records.mirror import open_run
 
 
 def settings_files(arguments: Mapping[str, Argument]) -> list[Path]:
@@ -24,7 +24,7 @@ def settings_files(arguments: Mapping[str, Argument]) -> list[Path]:
     files += [find_recipe(token.value).path for token in _tokens(arguments, "recipe")]
     runs_dir = next((Path(token.value) for token in _tokens(arguments, "runs_dir")), DEFAULT_RUNS)
     resumed = [token.value for token in _tokens(arguments, "resume") if not is_auto(token.value)]
-    return files + [find_run(Path(name), runs_dir).config for name in resumed]
+    return files + [open_run(Path(name), runs_dir).config for name in resumed]
 
 
 def parse_args_of(

@@ -9,6 +9,7 @@ import psutil
 from cyclopts import Parameter
 
 from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
+from paceline.core.addresses import storage_address
 from paceline.core.errors import ConfigError, ExitCode, StoppedError
 from paceline.core.load import Settings
 from paceline.core.start import Start
@@ -20,6 +21,8 @@ from paceline.launching.outcomes import report_failure, report_stop, write_resul
 from paceline.launching.slurm_queue import requeue_job
 from paceline.parallel.detect import detect_world, slurm_job
 from paceline.parallel.nodes import join_nodes
+from paceline.records.auto_resume import is_auto
+from paceline.records.mirror import open_run
 
 LAUNCHERS = ("torchrun", "Slurm")
 """These launchers treat every exit code but 0 as a failure, and would restart ranks that stopped after saving."""
@@ -61,12 +64,15 @@ def train_command(
     recipe
         Settings that ship with Paceline, such as cifar10-resnet20; paceline recipes lists them.
     resume
-        Run folder to resume, in mid-epoch if it stopped there; auto: the newest run of this name, or a new one.
+        Run folder to resume, in mid-epoch if it stopped there; or its copy, as in s3://bucket/runs/NAME/001; auto: the
+        newest run of this name, or a new one.
     summary
         Print a table of the model's layers.
     result_file
         File for the result, written by the first rank of this node.
     """
+    if resume is not None and not is_auto(resume):
+        resume = open_run(resume, settings.runs_dir).path if storage_address(resume) else resume
     start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)

@@ -15,6 +15,7 @@ from paceline.core.config_rules import (
     name_of_run,
     refuse_bad_name,
     refuse_bad_numbers,
+    refuse_bad_upload,
     refuse_impossible_shards,
     refuse_passwords,
     refuse_unknown_trackers,
@@ -195,10 +196,13 @@ class Config:
     """Number of newest checkpoints to keep, besides the best one."""
     save_async: Annotated[bool, Parameter(group=WATCH)] = False
     """Write checkpoints in the background while training continues."""
+    upload: Annotated[str | None, Parameter(group=WATCH)] = None
+    """Copy the run to an object store after each checkpoint, in the background, as in s3://bucket/runs."""
 
     def __post_init__(self) -> None:
         name_objects(self)
         refuse_bad_numbers({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+        refuse_bad_upload(self.upload)
         _check_choices(self)
         refuse_impossible_shards(
             {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, self.fixed_shards
@@ -261,7 +265,7 @@ DEFAULTS_BY_NAME = {field.name: field.default for field in dataclasses.fields(Co
 CHANGEABLE = frozenset({
     "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "balance", "device",
     "check_replicas", "console", "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every",
-    "save_every", "keep", "save_async",
+    "save_every", "keep", "save_async", "upload",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, which files it writes, not what it computes."""
 

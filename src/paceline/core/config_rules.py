@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from paceline.core.addresses import has_password
+from paceline.core.addresses import has_password, storage_address
 from paceline.core.entry_points import entry_names, is_own_part
 from paceline.core.errors import ConfigError, SettingError, flag, suggestion
 from paceline.core.live_code import is_called_code
@@ -97,6 +97,12 @@ def name_of_run(data: str, model: str) -> str:
     if parts[0] == parts[1] and is_plugin(data) and is_plugin(model):
         parts = [name.partition(":")[2] or stem(name) for name in (data, model)]
     return "-".join(parts)
+
+
+def refuse_bad_upload(upload: str | None) -> None:
+    """Refuse a place for uploads that is no address of an object store."""
+    if upload is not None and storage_address(upload) != upload.rstrip("/"):
+        raise SettingError("upload", f"is {upload}, which is no address", hint="write s3://BUCKET/FOLDER or gs://…")
 
 
 def stem(name: str) -> str:

@@ -91,6 +91,10 @@ class CheckpointError(PacelineError):
     """A checkpoint is damaged, missing or could not be written."""
 
 
+class StorageError(PacelineError):
+    """Files in an object store could not be read or written."""
+
+
 class ComparisonError(PacelineError):
     """Two things cannot be compared, as opposed to being different."""
 

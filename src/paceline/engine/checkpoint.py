@@ -48,8 +48,11 @@ class Checkpoints:
     The files `last` and `best` repeat that for other programs, and for `best` in folders of earlier versions.
     """
 
-    def __init__(self, folder: Path, *, keep: int, fence: Fence = nullcontext) -> None:
+    def __init__(
+        self, folder: Path, *, keep: int, fence: Fence = nullcontext, committed: Callable[[], None] = lambda: None
+    ) -> None:
         self.folder = folder
+        self._committed = committed
         self._keep = keep
         self._fence = fence
 
@@ -106,6 +109,7 @@ class Checkpoints:
         for name in ("last", "best") if is_best else ("last",):
             self._point(name, path)
         self._prune(checkpoint_step(path))
+        self._committed()
 
     def recover(self) -> None:
         """Give a checkpoint its name back if a kill left it without its replacement. Only the lead calls it."""

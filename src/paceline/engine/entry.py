@@ -22,6 +22,7 @@ from paceline.records.auto_resume import find_or_reserve, finished_result, is_au
 from paceline.records.code import refuse_code_inside
 from paceline.records.entries import RunResult
 from paceline.records.folder import RunFolder, find_run
+from paceline.records.mirror import fetch_newest, open_run
 from paceline.records.reader import read_config
 
 if TYPE_CHECKING:
@@ -132,13 +133,15 @@ def _run_to_resume(
         config = config.resolved()
         if not world.is_lead:
             return config, None
+        if config.upload is not None:
+            fetch_newest(config)
         folder = find_or_reserve(config, timeout=start.timeout, restarted=world.attempt > 0)
         if folder.is_run:
             before = read_config(folder)
             config = _as_before(before, config)
             _refuse_other_settings(before, config, folder, "add --name NAME to start another run")
     else:
-        folder = find_run(Path(resume), config.runs_dir)
+        folder = open_run(Path(resume), config.runs_dir)
         if world.is_lead and world.attempt == 0:
             claim_run(folder)
         config = _check_resume(config, folder)

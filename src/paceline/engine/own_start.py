@@ -161,6 +161,7 @@ class _Opening:
         stack.enter_context(quiet_unless_lead(folder, world))
         run = RecordedRun(job, progress, team, folder, clock=self._clock)
         run.recorder.own_sums = meter
+        stack.enter_context(run.uploading())
         stack.enter_context(run.heartbeat.beating(self._stop))
         stack.enter_context(run.recorder.attached(run.trackers(), run.info()))
         for line in own_header(job, team, folder):

@@ -46,6 +46,7 @@ from paceline.records.environment import cpu_name, describe_environment
 from paceline.records.folder import RunFolder, create_run, list_runs_below, make_inner
 from paceline.records.profile import Profile, write_profile
 from paceline.records.reader import read_environments, run_state
+from paceline.records.storage import Storage
 from paceline.records.writer import write_json, write_rank, write_text
 
 ALONE = Start()
@@ -248,6 +249,10 @@ def open_run_folder(
     job: RecordedJob, resume: RunFolder | None, world: World, launches: Iterable[str] = ()
 ) -> RunFolder:
     """Create or reopen the run folder; write settings, environment and model. Only the lead calls it."""
+    if job.config.upload is not None:
+        Storage(job.config.upload).sizes(
+            f"{job.config.run_name}/000"
+        )  # wrong credentials fail before there is a folder
     folder = create_run(job.config) if resume is None else make_inner(resume)
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
     environment |= {"gpu": gpu_versions(job.device)} if job.device.type == "cuda" else {}

@@ -2,13 +2,16 @@
 
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Generic, TypeVar
 
 import torch
 
+from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, DivergedError, RanksError
+from paceline.core.messages import say, say_if_slow
 from paceline.core.metrics import Scores
 from paceline.core.stopping import KILL_VARIABLE, StopRequest
 from paceline.core.world import World
@@ -20,12 +23,14 @@ from paceline.engine.heartbeat import Heartbeat
 from paceline.engine.progress import Progress
 from paceline.engine.recorded_job import RecordedJob
 from paceline.engine.recorder import MOST_NAMES, Recorder
+from paceline.engine.uploader import Uploader
 from paceline.parallel.device import cores
 from paceline.parallel.replicas import check_replicas, describe_mismatches, save_mismatches
 from paceline.parallel.team import Team
 from paceline.records.attempt import fenced
 from paceline.records.entries import RunResult, State
 from paceline.records.folder import RunFolder
+from paceline.records.mirror import choose_mirror
 from paceline.records.phases import RankFacts
 from paceline.records.reader import read_environments
 from paceline.records.writer import write_json
@@ -45,7 +50,10 @@ class RecordedRun(Generic[J]):
         self.folder = folder
         self.clock = clock
         self.recorder = Recorder(job.plan, progress, team, scoring=job.scoring, clock=clock)
-        self.checkpoints = Checkpoints(folder.checkpoints, keep=job.config.keep, fence=partial(fenced, folder))
+        self.uploader = uploader_of(folder, job.config) if team.is_lead else None
+        self.checkpoints = Checkpoints(
+            folder.checkpoints, keep=job.config.keep, fence=partial(fenced, folder), committed=self.committed
+        )
         self.heartbeat = Heartbeat(folder, team.world, progress, clock)
         self.background = self.background_saver() if job.config.save_async else None
         self.names_unused = True
@@ -64,7 +72,30 @@ class RecordedRun(Generic[J]):
             self.checkpoints.save(captured, self.team, **facts)
         else:
             self.background.save(captured, **facts)
+        self.report_uploads()
         self.heartbeat.note(State.TRAINING)
+
+    def committed(self) -> None:
+        """Start to copy a checkpoint that is safely on disk."""
+        if self.uploader is not None:
+            self.uploader.notify()
+
+    @contextmanager
+    def uploading(self) -> Iterator[None]:
+        """Copy the run to an object store while the block runs, and finish that after it."""
+        try:
+            yield
+        finally:
+            if self.uploader is not None:
+                with say_if_slow(f"copying the run to {self.uploader.address}"):
+                    self.uploader.close()
+                for text in self.uploader.news():
+                    say(text, prefix="warning: ")
+
+    def report_uploads(self) -> None:
+        """Record the failures of uploads since the last call."""
+        for text in () if self.uploader is None else self.uploader.news():
+            self.recorder.warn(text)
 
     def background_saver(self) -> BackgroundSaver:
         """Return what saves in the background; ranks that write shards connect once more for it. Collective."""
@@ -160,6 +191,11 @@ class RecordedRun(Generic[J]):
         except CheckpointError:
             kept = "no checkpoint had been saved yet"
         return DivergedError(f"{problem.message} at step {self.progress.step + 1}; {kept}", hint=problem.hint)
+
+
+def uploader_of(folder: RunFolder, config: Config) -> Uploader | None:
+    """Return what copies a run to the object store of its settings; None without one."""
+    return None if config.upload is None else Uploader(folder, choose_mirror(folder, config.upload))
 
 
 def process_seconds() -> float:

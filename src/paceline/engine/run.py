@@ -22,7 +22,7 @@ class JobRun(RecordedRun[Job]):
 
     def execute(self, stop: StopRequest, notes: list[Note], *, show_table: bool) -> RunResult:
         """Train, test and return the result. Collective."""
-        with self.heartbeat.beating(stop), self.recorder.attached(self.trackers(), self.info()):
+        with self.uploading(), self.heartbeat.beating(stop), self.recorder.attached(self.trackers(), self.info()):
             self.introduce(notes, show_table=show_table)
             self.recorder.put(self.rank_facts())
             state = self.train(stop)
@@ -39,6 +39,8 @@ class JobRun(RecordedRun[Job]):
             self.recorder.say(line)
         if self.job.config.console == "verbose":
             self.recorder.say(settings_table(self.job.config))
+        if self.uploader is not None:
+            self.recorder.say(f"upload   {self.uploader.address}")
         for note in notes:
             self.recorder.put(note)
         if show_table:

@@ -16,8 +16,9 @@ from paceline.core.errors import CheckpointError
 from paceline.engine.checkpoint import Checkpoints, open_checkpoint
 from paceline.engine.saved_tensor import SavedTensor
 from paceline.engine.tensor_files import TYPES
-from paceline.records.folder import find_run, is_checkpoint_name
+from paceline.records.folder import is_checkpoint_name
 from paceline.records.manifest import has_manifest
+from paceline.records.mirror import open_run
 
 MODEL = ("model", "state_dict", "model_state_dict", "model_state", "net", "network", "weights", "params", "module")
 """Keys under which training scripts save the state of the model."""
@@ -47,7 +48,7 @@ def locate(path: Path, *, runs_dir: Path, checkpoint: str) -> Path:
     found = [*sorted(path.glob(INDEX)), *(path / name for name in WHOLE if (path / name).is_file())]
     if found:
         return found[0]
-    return Checkpoints(find_run(path, runs_dir).checkpoints, keep=1).named(checkpoint)
+    return Checkpoints(open_run(path, runs_dir).checkpoints, keep=1).named(checkpoint)
 
 
 def read_file(path: Path) -> Any:

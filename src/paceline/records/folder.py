@@ -66,6 +66,11 @@ class RunFolder:
         return self.path / "phases.jsonl"
 
     @property
+    def mirror(self) -> Path:
+        """Where the run is copied to in an object store."""
+        return self.path / "mirror.json"
+
+    @property
     def profile(self) -> Path:
         """The profile from `paceline profile`."""
         return self.path / "profile.json"
