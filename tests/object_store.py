@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONGEST
+
 BUCKET = "bucket"
 
 
@@ -50,14 +52,7 @@ def object_store(patch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
-    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in ({"AWS_ENDPOINT_URL": address, "NO_PROXY": "127.0.0.1"} | keys).items():
-        patch.setenv(name, value)
-    import boto3
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
-    bare = boto3.client("s3", endpoint_url=address)
+    bare = _client(address, patch)
     bare.create_bucket(Bucket=BUCKET)
     store.client = bare
     try:
@@ -70,7 +65,22 @@ def object_store(patch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
         bare.delete_bucket(Bucket=BUCKET)
         server.shutdown()
         thread.join(10)
-        s3fs.S3FileSystem.clear_instance_cache()
+
+
+def _client(address: str, patch: pytest.MonkeyPatch) -> Any:
+    """Return a client of the server; a loaded machine may take long to answer."""
+    import boto3
+    import fsspec
+    import s3fs
+    from botocore.config import Config
+
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in ({"AWS_ENDPOINT_URL": address, "NO_PROXY": "127.0.0.1"} | keys).items():
+        patch.setenv(name, value)
+    patience = {"connect_timeout": LONGEST, "read_timeout": LONGEST}
+    patch.setitem(fsspec.config.conf, "s3", {"config_kwargs": patience})
+    s3fs.S3FileSystem.clear_instance_cache()  # a new server has another port
+    return boto3.client("s3", endpoint_url=address, config=Config(**patience))
 
 
 def names(store: ObjectStore, prefix: str = "") -> list[str]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from paceline.core.limits import open_files, seconds_between_beats
+from paceline.parallel.hops import from_lead, joined_on_lead, largest
 from paceline.parallel.replicas import check_replicas
-from paceline.parallel.rounds import from_lead, joined_on_lead, largest
 from tests.parallel.simulated import drive, simulate
 
 UNEVEN = (1, 2, 3, 5, 8, 13, 64, 100)

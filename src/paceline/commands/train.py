@@ -9,7 +9,6 @@ import psutil
 from cyclopts import Parameter
 
 from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
-from paceline.core.addresses import storage_address
 from paceline.core.errors import ConfigError, ExitCode, StoppedError
 from paceline.core.load import Settings
 from paceline.core.start import Start
@@ -21,11 +20,9 @@ from paceline.launching.outcomes import report_failure, report_stop, write_resul
 from paceline.launching.slurm_queue import requeue_job
 from paceline.parallel.detect import detect_world, slurm_job
 from paceline.parallel.nodes import join_nodes
-from paceline.records.auto_resume import is_auto
-from paceline.records.mirror import open_run
+from paceline.records.mirror import local_copy
 
-LAUNCHERS = ("torchrun", "Slurm")
-"""These launchers treat every exit code but 0 as a failure, and would restart ranks that stopped after saving."""
+LAUNCHERS = ("torchrun", "Slurm")  # any exit code but 0 is a failure to them: they would restart ranks that stopped
 
 
 def train_command(
@@ -64,15 +61,13 @@ def train_command(
     recipe
         Settings that ship with Paceline, such as cifar10-resnet20; paceline recipes lists them.
     resume
-        Run folder to resume, in mid-epoch if it stopped there; or its copy, as in s3://bucket/runs/NAME/001; auto: the
-        newest run of this name, or a new one.
+        Run folder or s3://… to resume, in mid-epoch if it stopped there; auto: the newest run of this name, or a new.
     summary
         Print a table of the model's layers.
     result_file
         File for the result, written by the first rank of this node.
     """
-    if resume is not None and not is_auto(resume):
-        resume = open_run(resume, settings.runs_dir).path if storage_address(resume) else resume
+    resume = resume and local_copy(resume, settings.runs_dir)
     start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
@@ -80,14 +75,9 @@ def train_command(
     try:
         if plan is not None:
             return launch_ranks(plan, settings, start, _args_of_ranks(start, resume, summary=summary))
-        began = psutil.Process().create_time()
-        result = train(settings, start=start, resume=resume, show_table=summary, began=began)
+        result = train(settings, start=start, resume=resume, show_table=summary, began=psutil.Process().create_time())
     except StoppedError as stop:
-        _queue_again_after(stop.signal, world, start)
-        if plan is None and world.launcher == "torchrun" and stop.signal == SIGUSR1:
-            report_failure(stop, os.environ)
-            return ExitCode.FINISHED  # torchrun would restart a rank that fails
-        raise
+        return _after_early_stop(stop, world, start, is_rank=plan is None)
     if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else after_stop(result.signal, world, start)
@@ -100,6 +90,15 @@ def _refuse_restarts(start: Start, plan: LaunchPlan | None) -> None:
             f"--max-restarts {start.max_restarts} has no effect: Paceline starts no ranks here that it could restart",
             hint="add --nproc, or let the launcher of this process restart it",
         )
+
+
+def _after_early_stop(stop: StoppedError, world: World, start: Start, *, is_rank: bool) -> int:
+    """Raise the error again, or return an exit code with which torchrun does not restart the rank."""
+    _queue_again_after(stop.signal, world, start)
+    if is_rank and world.launcher == "torchrun" and stop.signal == SIGUSR1:
+        report_failure(stop, os.environ)
+        return ExitCode.FINISHED
+    raise stop
 
 
 def _args_of_ranks(start: Start, resume: Path | None, *, summary: bool) -> list[str]:

@@ -14,7 +14,7 @@ from paceline.core.errors import ConfigError
 from paceline.core.stopping import wait_interruptibly
 from paceline.core.world import World
 from paceline.parallel.device import cores
-from paceline.parallel.rounds import from_lead, joined_on_lead
+from paceline.parallel.hops import from_lead, joined_on_lead
 from paceline.parallel.wire import Wire
 
 T = TypeVar("T")

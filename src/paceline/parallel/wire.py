@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from paceline.parallel.rounds import Hop, Numbers, largest
+from paceline.parallel.hops import Hop, Numbers, largest
 
 T = TypeVar("T")
 NUMBERS_TAG, LENGTH_TAG, CONTENT_TAG, VOTE_TAG = 0x9A0, 0x9A1, 0x9A2, 0x9A3

@@ -11,7 +11,6 @@ from paceline.core.addresses import storage_address
 from paceline.core.config import Config
 from paceline.core.errors import RunError, StorageError
 from paceline.core.messages import say
-from paceline.core.units import size
 from paceline.records.attempt import choosing_run
 from paceline.records.folder import (
     RunFolder,
@@ -26,13 +25,18 @@ from paceline.records.manifest import CHECKSUM, MANIFEST
 from paceline.records.storage import Storage
 from paceline.records.writer import write_json
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, CONFIG = RunFolder(Path()).checkpoints.name, RunFolder(Path()).config.name
 
 
 def open_run(path: Path, runs_dir: Path) -> RunFolder:
     """Return the run of a path or name, or a local copy of a run in an object store."""
     address = storage_address(path)
     return find_run(path, runs_dir) if address is None else fetch_run(address, runs_dir)
+
+
+def local_copy(path: Path, runs_dir: Path) -> Path:
+    """Return the path, or that of a local copy of a run in an object store."""
+    return path if storage_address(path) is None else open_run(path, runs_dir).path
 
 
 def mirror_address(folder: RunFolder) -> str | None:
@@ -120,7 +124,7 @@ def fetch_newest(config: Config) -> None:
     if list_runs_below(parent):
         return
     address = f"{config.upload.rstrip('/')}/{config.run_name}"
-    numbers = _numbers(name for name in Storage(address).sizes() if name.endswith("/config.toml"))
+    numbers = _numbers(name for name in Storage(address).sizes() if name.endswith(f"/{CONFIG}"))
     if numbers:
         fetch_run(f"{address}/{max(numbers):03d}", config.runs_dir)
 
@@ -129,10 +133,10 @@ def fetch_run(address: str, runs_dir: Path) -> RunFolder:
     """Return a local copy of a run in an object store, with the checkpoints that are complete there."""
     storage = Storage(address)
     sizes = storage.sizes()
-    if "config.toml" not in sizes:
-        numbers = _numbers(name for name in sizes if name.endswith("/config.toml"))
+    if CONFIG not in sizes:
+        numbers = _numbers(name for name in sizes if name.endswith(f"/{CONFIG}"))
         if not numbers:
-            raise RunError(f"{address} is not a run: it has no config.toml", hint="give s3://BUCKET/…/NAME/001")
+            raise RunError(f"{address} is not a run: it has no {CONFIG}", hint="give s3://BUCKET/…/NAME/001")
         return fetch_run(f"{address}/{max(numbers):03d}", runs_dir)
     name = PurePosixPath(address).parts[-2]
     parent = runs_dir / name
@@ -175,7 +179,7 @@ def _fetch(storage: Storage, sizes: dict[str, int], folder: RunFolder, checkpoin
             raise
         scratch.rename(folder.checkpoints / checkpoint)
     records = [name for name in sizes if name.count("/") < 2 or not name.startswith(f"{CHECKPOINTS}/")]
-    for name in sorted(records, key=lambda each: each == "config.toml"):
+    for name in sorted(records, key=lambda each: each == CONFIG):
         _get(storage, name, folder.path / name)
     write_json(folder.mirror, {"address": storage.address})
 
@@ -196,9 +200,3 @@ def _record_files(folder: RunFolder, *, ended: bool) -> list[str]:
 def _numbers(names: Iterable[str]) -> list[int]:
     firsts = {PurePosixPath(name).parts[0] for name in names if name}
     return [int(first) for first in firsts if first.isdigit()]
-
-
-def copied_bytes(folder: RunFolder) -> str:
-    """Return the size of the newest checkpoint, for messages."""
-    newest = list_checkpoints(folder.checkpoints)[-1:]
-    return size(sum(file.stat().st_size for path in newest for file in path.rglob("*") if file.is_file()))
