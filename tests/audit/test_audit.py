@@ -25,9 +25,13 @@ def plant(folder: Path, rule: str, name: str = "train.py") -> None:
 
 def test_a_mistake_is_reported_with_line_effect_and_fix(tmp_path):
     plant(tmp_path, "same-order")
-    done = audit(tmp_path, "--json", "--", "train.py")
+    folder = tmp_path / "runs" / "seen" / "001"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('data = "digits"')
+    done = audit(tmp_path, "--json", "--run", "seen", "--", "train.py")
     assert done.returncode == 1, done.stderr
     values = json.loads(done.stdout)
+    assert json.loads((folder / "audit.json").read_text()) == values
     (finding,) = values["findings"]
     assert (finding["rule"], finding["level"], finding["file"]) == ("same-order", "wrong", "train.py")
     assert "set_epoch" in finding["fix"]

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from paceline.report.page_tables import comparison, environment_section, measurements, unlike_runs
+from paceline.report.page import render
+from paceline.report.page_tables import audit_section, comparison, environment_section, measurements, unlike_runs
+from paceline.report.pages import page_of_run
 from tests.bench.sample_bench import make_bench
 from tests.report.sample_runs import make_run, make_split
 
@@ -53,3 +55,17 @@ def test_every_run_of_a_benchmark_has_a_row():
     table = measurements(make_bench({0: [100.0, 98.0], 1: [180.0, 176.0]}, devices=[1, 2]))
     assert len(table.rows) == 4
     assert table.rows[3] == ["ddp 2", "strong", "2", "176", "727.27", "0.5", "0.9000"]
+
+
+def test_findings_of_an_audit_are_a_section_of_a_page():
+    finding = {"level": "wrong", "rule": "same-order", "file": "train.py", "line": 7, "seen": "twice <the> same",
+               "effect": "repeats", "fix": "set_epoch"}  # fmt: skip
+    values = {"steps": [12, 12], "ending": "", "findings": [finding]}
+    section = audit_section(values)
+    assert section.intro == ["Audited 12 steps on 2 ranks: 1 finding."]
+    assert section.tables[0].rows == [["wrong", "same-order", "train.py:7", "twice <the> same", "repeats", "set_epoch"]]
+    html = render(page_of_run(replace(make_run("observed"), audit=values)))
+    assert "Mistakes in the script" in html
+    assert "twice &lt;the&gt; same" in html
+    assert "Mistakes in the script" not in render(page_of_run(make_run("observed")))
+    assert audit_section(values | {"findings": []}).tables == []

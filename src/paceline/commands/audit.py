@@ -1,22 +1,22 @@
 """`paceline audit`: run any training command for a few steps, and name its mistakes."""
 
 import json
-import sys
-import time
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from paceline.audit.audit_compare import audit_alone, compare_worlds, with_world_findings, world_comparison_text
+from paceline.audit.audit_progress import AuditProgress
 from paceline.audit.audit_run import AuditedRun, AuditOptions, audit
 from paceline.audit.audit_text import findings_sarif, findings_text, findings_values, rule_text, rules_text
 from paceline.audit.judge import RULES, find_rule
+from paceline.commands.defaults import DEFAULT_RUNS
 from paceline.core.errors import ExitCode
-from paceline.core.messages import say
 from paceline.core.setting_types import Whole
 from paceline.observe.attachment import check_command
-
-SECONDS_BETWEEN_MESSAGES = 60
+from paceline.records.folder import find_run
+from paceline.records.writer import write_json
 
 
 def audit_command(
@@ -28,6 +28,8 @@ def audit_command(
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
     on_cpu: Annotated[bool | None, Parameter(negative="--on-gpu")] = None,
     compare: Annotated[bool, Parameter(negative="")] = False,
+    run: Path | None = None,
+    runs_dir: Path = DEFAULT_RUNS,
     explain: str | None = None,
     rules: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -61,6 +63,10 @@ def audit_command(
         Run CUDA and NCCL calls on the CPU with gloo. Default: if the script mentions them.
     compare
         Run the script with one rank too, with the same global batch, and compare losses and weights.
+    run
+        A run folder, or a run name for its newest folder: the findings become a section of its paceline report.
+    runs_dir
+        Folder of all runs, in which run names are looked up.
     explain
         Print a rule with an example and its fix, and run nothing.
     rules
@@ -69,21 +75,24 @@ def audit_command(
     if rules or explain is not None:
         print(rules_text(RULES) if explain is None else rule_text(find_rule(explain)))
         return ExitCode.FINISHED
+    folder = None if run is None else find_run(run, runs_dir)
     check_command(command if not (command and command[0].endswith(".py")) else ["python3", *command])
     options = AuditOptions(ranks=ranks, batches=steps, limit=limit, on_cpu=on_cpu)
-    progress = _Progress()
+    progress = AuditProgress()
     try:
         found = audit(command, options, progress)
         alone = audit_alone(command, options, found, progress) if compare else None
     finally:
         progress.clear()
+    found = found if alone is None else with_world_findings(found, alone)
+    if folder is not None:
+        write_json(folder.audit, findings_values(found))
     _print_result(found, alone, "json" if as_json else output)
     return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
 
 
 def _print_result(found: AuditedRun, alone: AuditedRun | None, output: str) -> None:
     comparison = None if alone is None else compare_worlds(alone.evidence, found)
-    found = found if alone is None else with_world_findings(found, alone)
     if output == "json":
         worlds = {} if comparison is None else {"compare": comparison.as_dict()}
         print(json.dumps(findings_values(found) | worlds))
@@ -92,24 +101,3 @@ def _print_result(found: AuditedRun, alone: AuditedRun | None, output: str) -> N
     else:
         print(findings_text(found))
         print("" if comparison is None else f"\n{world_comparison_text(comparison)}", end="")
-
-
-class _Progress:
-    """Shows how far the audit is: a changing line on a terminal, a message every minute elsewhere."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + SECONDS_BETWEEN_MESSAGES
-
-    def __call__(self, text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-        elif time.monotonic() >= self._next:
-            self._next += SECONDS_BETWEEN_MESSAGES
-            say(f"still running, {text}")
-
-    def clear(self) -> None:
-        """Clear the line before the findings are printed."""
-        if sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

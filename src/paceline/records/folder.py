@@ -37,6 +37,11 @@ class RunFolder:
         return self.path / "environment.json"
 
     @property
+    def audit(self) -> Path:
+        """What `paceline audit --run` found in the script of an observed run."""
+        return self.path / "audit.json"
+
+    @property
     def export(self) -> Path:
         """The exported model."""
         return self.path / "export"

@@ -1,10 +1,11 @@
 """Facts for a page: results side by side, environment and settings, and the numbers of every run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from paceline.bench.bench_folder import Bench
 from paceline.bench.statistics import work_differences
-from paceline.core.units import step_time, value_text
+from paceline.core.units import plural, step_time, value_text
 from paceline.explain.speed_ratio import speed_ratio, too_short
 from paceline.records.compare_runs import compare_runs
 from paceline.report.figures import PageTable
@@ -70,6 +71,19 @@ def environment_section(runs: Sequence[RunData]) -> Section:
             Facts(title=f"{prefix}Settings", facts=[(name, value_text(name, v)) for name, v in settings.items()])
         )
     return Section(name="environment", title="Environment and settings", facts=facts)
+
+
+def audit_section(values: Mapping[str, Any]) -> Section:
+    """Return what `paceline audit` found in the script of a run."""
+    head = ["level", "rule", "place", "seen", "effect", "fix"]
+    found = [one | {"place": f"{one['file']}:{one['line']}" if one["file"] else ""} for one in values["findings"]]
+    rows = [[one[name] for name in head] for one in found]
+    audited = f"Audited {plural(max(values['steps'], default=0), 'step')} on {plural(len(values['steps']), 'rank')}"
+    ending = f" ({values['ending']})" if values["ending"] else ""
+    number = plural(len(rows), "finding") if rows else "no findings"
+    table = PageTable(name="audit", title="Findings in the script", head=head, rows=rows)
+    intro = [f"{audited}{ending}: {number}."]
+    return Section(name="audit", title="Mistakes in the script", intro=intro, tables=[table] if rows else [])
 
 
 def measurements(bench: Bench) -> PageTable:

@@ -16,7 +16,7 @@ from paceline.report.bench_data import BenchData
 from paceline.report.figures import PageTable
 from paceline.report.learning_curves import curves, learning_table, names_of_runs
 from paceline.report.page import Page, Section
-from paceline.report.page_tables import comparison, environment_section, measurements, unlike_runs
+from paceline.report.page_tables import audit_section, comparison, environment_section, measurements, unlike_runs
 from paceline.report.run_data import Forecast, RunData, contrast_sentence, run_sentence, seeds_sentence
 from paceline.report.scaling_plots import forecast_plots, forecast_table, results_table, scaling_plots
 from paceline.report.step_timeline import one_step
@@ -29,12 +29,14 @@ MODES = ("dp", "ddp", "fsdp")
 
 def page_of_run(run: RunData, forecasts: Sequence[Forecast] = ()) -> Page:
     """Return the page of one run."""
-    summary, split = run.summary, run.split
+    summary = run.summary
     bottlenecks = run.bottlenecks
     bars = [figure for figure in (whole_run(run), steps_of_ranks(run)) if figure is not None]
     sections = [Section(name="time", title="Where the time goes", bars=bars)] if bars else []
     if bottlenecks:
         sections.append(Section(name="advice", title="What to try", advice=_advice(bottlenecks)))
+    if run.audit is not None:
+        sections.append(audit_section(run.audit))
     if run.profile is not None:
         sections.append(Section(name="step", title="One step", bars=[one_step(run.profile)]))
     if forecasts and run.profile is not None:
@@ -49,26 +51,31 @@ def page_of_run(run: RunData, forecasts: Sequence[Forecast] = ()) -> Page:
     if plots:
         sections.append(Section(name="learning", title="Learning curves", plots=plots))
     sections.append(environment_section([run]))
-    numbers = [("state", summary.state.lower()), ("world", run.where)]
-    if summary.test or summary.best:
-        score = summary.test or summary.best or {}
-        name = main_score(score)
-        title = f"{'test' if summary.test else 'best'} {TITLES.get(name, name)}"
-        numbers.insert(0, (title, score_value(name, score[name])))
-    if summary.samples_per_s is not None:
-        numbers.append(("samples per second", rate(summary.samples_per_s)))
-    if split is not None:
-        numbers.append(("wall time", duration(float(split.total.seconds.mean()))))
     return Page(
         title=summary.folder.name,
         subtitle=f"{' on '.join(summary.trained)}, started {_when(run)}",
         verdict=_sentence(bottlenecks[0].sentence if bottlenecks else run_sentence(run)),
         lead=_lead(run, bottlenecks),
-        numbers=numbers,
+        numbers=_numbers(run),
         sections=sections,
         tables=_tables([run]) + ([forecast_table(forecasts)] if forecasts else []),
         version=version("paceline"),
     )
+
+
+def _numbers(run: RunData) -> list[tuple[str, str]]:
+    """Return the numbers at the top of the page of one run."""
+    numbers = [("state", run.summary.state.lower()), ("world", run.where)]
+    if run.summary.test or run.summary.best:
+        score = run.summary.test or run.summary.best or {}
+        name = main_score(score)
+        title = f"{'test' if run.summary.test else 'best'} {TITLES.get(name, name)}"
+        numbers.insert(0, (title, score_value(name, score[name])))
+    if run.summary.samples_per_s is not None:
+        numbers.append(("samples per second", rate(run.summary.samples_per_s)))
+    if run.split is not None:
+        numbers.append(("wall time", duration(float(run.split.total.seconds.mean()))))
+    return numbers
 
 
 def page_of_runs(runs: Sequence[RunData]) -> Page:

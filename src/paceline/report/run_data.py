@@ -1,5 +1,6 @@
 """The data for a run's report, read from its folder: ranks, learning curves, phases, predictions."""
 
+import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,8 @@ class RunData:
     split: TimeSplit | None
     profile: Profile | None
     environments: list[dict[str, Any]]
+    audit: dict[str, Any] | None = None
+    """What `paceline audit --run` found in the script of an observed run."""
 
     @property
     def num_ranks(self) -> int:
@@ -94,6 +97,7 @@ def read_run_data(folder: RunFolder, label: str) -> RunData:
         split=split_time(read_phases(folder)),
         profile=read_profile(folder) if folder.profile.is_file() else None,
         environments=read_environments(folder),
+        audit=json.loads(folder.audit.read_text(encoding="utf-8")) if folder.audit.is_file() else None,
     )
 
 
