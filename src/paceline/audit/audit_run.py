@@ -48,6 +48,8 @@ class AuditOptions:
     """Seconds."""
     on_cpu: bool | None = None
     """Run CUDA calls on the CPU; None if the script mentions CUDA."""
+    compare: bool = False
+    """Run the command with one rank too."""
     batch_factor: int = 1
     """What the batch size of every loader is multiplied by."""
 

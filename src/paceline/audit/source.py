@@ -125,7 +125,7 @@ def collectives_below(file: str, names: Collection[str], ran: Collection[int]) -
             yield ast.unparse(node), node.lineno in ran
 
 
-def is_locked(tree: ast.Module, call: ast.Call) -> bool:
+def holds_lock(tree: ast.Module, call: ast.Call) -> bool:
     """Tell whether a call lies in a `with` statement of a lock."""
     return any(
         isinstance(node, ast.With)

@@ -1,6 +1,7 @@
 """`paceline audit`: run any training command for a few steps, and name its mistakes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,15 +36,12 @@ def audit_command(
 ) -> int:
     """Run a training command of any origin for a few steps and name its mistakes, with file, line, effect and fix.
 
-    wrong: changes a result or can hang; slow: wastes work; note: depends on what you want. Two epochs of a few batches
-    are run on two CPU ranks. The script runs for real: it writes its files. To silence a rule on a line, add the
-    comment: # paceline: ignore[RULE]. Exit code 0: nothing wrong; 1: something wrong; 2: could not run.
+    wrong: changes a result or can hang; slow: wastes work; note: depends on what you want. The script runs for real.
+    To silence a rule: # paceline: ignore[RULE]. Exit code 0: nothing wrong; 1: something wrong; 2: could not run.
 
     Examples:
 
       paceline audit -- torchrun train.py --batch-size 32
-
-      paceline audit --explain same-order
 
     Parameters
     ----------
@@ -64,7 +62,7 @@ def audit_command(
     compare
         Run the script with one rank too, with the same global batch, and compare losses and weights.
     run
-        A run folder, or a run name for its newest folder: the findings become a section of its paceline report.
+        An observed run, whose paceline report then shows the findings.
     runs_dir
         Folder of all runs, in which run names are looked up.
     explain
@@ -77,18 +75,23 @@ def audit_command(
         return ExitCode.FINISHED
     folder = None if run is None else find_run(run, runs_dir)
     check_command(command if not (command and command[0].endswith(".py")) else ["python3", *command])
-    options = AuditOptions(ranks=ranks, batches=steps, limit=limit, on_cpu=on_cpu)
-    progress = AuditProgress()
-    try:
-        found = audit(command, options, progress)
-        alone = audit_alone(command, options, found, progress) if compare else None
-    finally:
-        progress.clear()
-    found = found if alone is None else with_world_findings(found, alone)
+    options = AuditOptions(ranks=ranks, batches=steps, limit=limit, on_cpu=on_cpu, compare=compare)
+    found, alone = _run_audits(command, options)
     if folder is not None:
         write_json(folder.audit, findings_values(found))
     _print_result(found, alone, "json" if as_json else output)
     return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
+
+
+def _run_audits(command: Sequence[str], options: AuditOptions) -> tuple[AuditedRun, AuditedRun | None]:
+    """Audit the command, to compare it also with one rank."""
+    progress = AuditProgress()
+    try:
+        found = audit(command, options, progress)
+        alone = audit_alone(command, options, found, progress) if options.compare else None
+    finally:
+        progress.clear()
+    return found if alone is None else with_world_findings(found, alone), alone
 
 
 def _print_result(found: AuditedRun, alone: AuditedRun | None, output: str) -> None:

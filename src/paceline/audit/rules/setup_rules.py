@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.audit.evidence import Evidence, lines_run
 from paceline.audit.finding import Finding, Rule
-from paceline.audit.source import calls_with, depends_on_rank, is_locked, parse
+from paceline.audit.source import calls_with, depends_on_rank, holds_lock, parse
 
 DOWNLOAD_BY_ALL = Rule(
     name="download-by-all",
@@ -73,7 +73,7 @@ def check_downloads(evidence: Evidence) -> Iterator[Finding]:
     for file in sorted(set.intersection(*(set(files) for files in ran.values())) - earlier):
         tree = parse(file)
         for call in calls_with(tree, "download") if tree is not None else ():
-            if tree is None or is_locked(tree, call) or depends_on_rank(call):
+            if tree is None or holds_lock(tree, call) or depends_on_rank(call):
                 continue
             span = range(call.lineno, (call.end_lineno or call.lineno) + 1)
             serials = [[at[f"{file}:{line}"] for line in span if f"{file}:{line}" in at] for at in first]

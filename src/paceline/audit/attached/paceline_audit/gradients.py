@@ -30,7 +30,7 @@ class Gradients:
         return None if gradient is None or gradient.is_sparse else digest(gradient)
 
 
-def is_sharded(parameter: Any) -> bool:
+def is_shard(parameter: Any) -> bool:
     """Tell whether a parameter is a shard of one: of tensor parallelism or of FSDP."""
     return hasattr(parameter, "to_local") or hasattr(parameter, "_local_shard") or hasattr(parameter, "_is_flat_param")
 

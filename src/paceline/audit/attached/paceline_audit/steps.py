@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from . import early
 from .digests import MOST_BYTES_OF_BATCH, digest, digest_all
-from .gradients import Gradients, is_sharded, norm_of
+from .gradients import Gradients, is_shard, norm_of
 
 MOST_EVALUATIONS = 60
 STEPS_IN_FULL = 3
@@ -100,7 +100,7 @@ class Steps(Listener):
             synced=progress.synced,
             fetches=self._samples.fetches,
             regraded=self.gradients.are_changed,
-            sharded=any(map(is_sharded, parameters)),
+            sharded=any(map(is_shard, parameters)),
             shapes=str([tuple(p.shape) for p in parameters]) if full else None,
             samples=progress.batches,
             lr=[float(group.get("lr", 0.0)) for group in optimizer.param_groups][:4],
@@ -115,7 +115,7 @@ class Steps(Listener):
             serial=early.state.serial,
         )
         self._passes = []
-        self.weights = {p.data_ptr() for p in parameters if not is_sharded(p)}
+        self.weights = {p.data_ptr() for p in parameters if not is_shard(p)}
         self._began = time.perf_counter()
 
     def exiting(self) -> None:
