@@ -71,8 +71,7 @@ def audit_command(
         List all rules, and run nothing.
     """
     if rules or explain is not None:
-        print(rules_text(RULES) if explain is None else rule_text(find_rule(explain)))
-        return ExitCode.FINISHED
+        return _print_rules(explain)
     folder = None if run is None else find_run(run, runs_dir)
     check_command(command if not (command and command[0].endswith(".py")) else ["python3", *command])
     options = AuditOptions(ranks=ranks, batches=steps, limit=limit, on_cpu=on_cpu, compare=compare)
@@ -81,6 +80,11 @@ def audit_command(
         write_json(folder.audit, findings_values(found))
     _print_result(found, alone, "json" if as_json else output)
     return ExitCode.DIFFERENT if any(finding.level == "wrong" for finding in found.findings) else ExitCode.FINISHED
+
+
+def _print_rules(name: str | None) -> int:
+    print(rules_text(RULES) if name is None else rule_text(find_rule(name)))
+    return ExitCode.FINISHED
 
 
 def _run_audits(command: Sequence[str], options: AuditOptions) -> tuple[AuditedRun, AuditedRun | None]:
