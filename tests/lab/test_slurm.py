@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from lab.environment import child_environment
 from lab.hosts import LONGEST, wait_for
 from lab.runs import PACELINE, ends, is_like, run_below, train, weights
 from paceline.records.folder import RunFolder
@@ -199,7 +198,8 @@ def test_a_time_limit_without_notice_saves_too(submitted, slurm, tmp_path):
 @QUICK
 def test_the_job_of_a_new_project_trains_on_two_ranks(slurm, tmp_path):
     ends(slurm.start(*PACELINE, "new", "flowers", cwd=tmp_path))
-    environ = child_environment(OMP_NUM_THREADS="1", PYTHON=sys.executable, PACELINE_STEPS="2", PACELINE_TRACK="none")
+    ours = {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PACELINE_STEPS": "2", "PACELINE_TRACK": "none"}
+    environ = slurm.environment | ours
     ends(slurm.start("sbatch", "--wait", "slurm.sbatch", cwd=tmp_path / "flowers", env=environ))
     folder = RunFolder(tmp_path / "flowers" / "runs" / "flowers" / "001")
     assert [(facts["launcher"], run_state(folder)) for facts in read_environments(folder)] == [("Slurm", "FINISHED")]
