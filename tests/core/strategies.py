@@ -43,6 +43,7 @@ FREE: dict[str, Any] = {
     "bucket_mb": st.none() | above_0, "profile": st.booleans(),
     "mode": st.sampled_from(["auto", "single", "dp", "ddp", "fsdp"]), "shards": st.none() | whole,
     "batch_norm": st.sampled_from(["local", "sync"]), "check_replicas": st.none() | whole,
+    "repair_replicas": st.booleans(), "check_compute": st.none() | whole,
     "compress": st.sampled_from(["none", "fp16", "bf16"]), "balance": st.just(False),  # for bitwise only
     "task": st.none() | st.sampled_from(["classification", "language", "my.py:Task"]),
     "metric": st.sampled_from([(), ("my.py:hits",), ("my.py:hits", "my.py:both")]),

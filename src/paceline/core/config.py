@@ -169,7 +169,11 @@ class Config:
     bucket_mb: Annotated[float | None, Parameter(group=MACHINE)] = None
     """Size of ddp's gradient buckets in MB. Default: 25, and 1 for the first bucket."""
     check_replicas: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
-    """Compare the weights of all ranks bit by bit every N steps, in addition to every checkpoint."""
+    """Compare the model and optimizer of all ranks bit by bit every N steps, in addition to every checkpoint."""
+    repair_replicas: Annotated[bool, Parameter(group=MACHINE, negative="")] = False
+    """Give a rank that differs the tensors of the majority, with a warning, instead of ending the run."""
+    check_compute: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
+    """Every N steps, compute a micro-batch of each rank again on another rank, to find wrong gradients."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """Device: auto, cpu, cuda, cuda:1, or another accelerator of torch, such as xpu (untested)."""
     threads: Annotated[MaybeWhole, Parameter(group=MACHINE)] = None
@@ -201,12 +205,12 @@ class Config:
 
     def __post_init__(self) -> None:
         name_objects(self)
-        refuse_bad_numbers({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        refuse_bad_numbers(values)
         refuse_bad_upload(self.upload)
         _check_choices(self)
-        refuse_impossible_shards(
-            {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, self.fixed_shards
-        )
+        refuse_passwords(values)
+        refuse_impossible_shards(values, self.fixed_shards)
         check_fine_tuning(self.init, self.head, self.lr_for)
         refuse_unused_by_loop(self.as_dict(), DEFAULTS_BY_NAME)
 
@@ -264,8 +268,8 @@ DEFAULTS_BY_NAME = {field.name: field.default for field in dataclasses.fields(Co
 
 CHANGEABLE = frozenset({
     "data_dir", "workers", "bad_images", "epochs", "steps", "patience", "mode", "exact", "balance", "device",
-    "check_replicas", "console", "threads", "name", "runs_dir", "track", "log_every", "profile", "eval_every",
-    "save_every", "keep", "save_async", "upload",
+    "check_replicas", "repair_replicas", "check_compute", "console", "threads", "name", "runs_dir", "track",
+    "log_every", "profile", "eval_every", "save_every", "keep", "save_async", "upload",
 })  # fmt: skip
 """Settings that a resumed run may change: where it runs, how long, which files it writes, not what it computes."""
 
@@ -296,4 +300,3 @@ def _check_choices(config: Config) -> None:
         )
     refuse_unknown_trackers(config.track)
     refuse_bad_name(config.run_name)
-    refuse_passwords({field.name: getattr(config, field.name) for field in dataclasses.fields(config)})

@@ -166,7 +166,7 @@ def refuse_impossible_shards(settings: Mapping[str, Any], fixed_shards: int | No
 UNUSED_BY_LOOP = (
     "data", "valid_split", "augment", "image_size", "context", "bad_images", "collate", "task", "metric", "model",
     "channels_last", "compile", "ema", "init", "head", "freeze", "checkpoint_activations", "patience", "lr_for",
-    "label_smoothing", "balance", "compress", "profile", "eval_every",
+    "label_smoothing", "balance", "compress", "profile", "eval_every", "check_compute",
 )  # fmt: skip
 """Settings of Paceline's own loop. A loop of the user may read the others, such as run.config.lr."""
 
@@ -201,7 +201,7 @@ def refuse_loop(loop: str | None, command: str) -> None:
 
 _AT_LEAST: dict[str, float] = {
     "epochs": 1, "steps": 1, "global_batch": 1, "accumulate": 1, "patience": 1, "threads": 1, "log_every": 1, "keep": 1,
-    "workers": 0, "image_size": 1, "context": 1, "seed": 0, "shards": 1, "check_replicas": 1,
+    "workers": 0, "image_size": 1, "context": 1, "seed": 0, "shards": 1, "check_replicas": 1, "check_compute": 1,
     "momentum": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "reference_batch": 1,
 }  # fmt: skip
 

@@ -30,6 +30,17 @@ def capture_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {names[parameter]: dict(memory) for parameter, memory in optimizer.state.items()}
 
 
+def optimizer_tensors(optimizers: Mapping[str, torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that optimizers keep for parameters, by names that say so."""
+    return {
+        f"{name or 'optimizer'}: {key} of {parameter}": value
+        for name, optimizer in optimizers.items()
+        for parameter, memory in capture_optimizer(optimizer, model).items()
+        for key, value in memory.items()
+        if isinstance(value, Tensor)
+    }
+
+
 def capture_other_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Return the buffers that a state dict leaves out (`persistent=False`): a forward pass may change them too."""
     saved = model.state_dict().keys()

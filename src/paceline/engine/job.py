@@ -18,6 +18,7 @@ from paceline.engine.capture import (
     capture_optimizer,
     capture_other_buffers,
     make_missing_buffers,
+    optimizer_tensors,
     receive_tensors,
     restore_groups,
     restore_model,
@@ -134,7 +135,7 @@ class Job:
 
         The reducer and ghost batch norm keep all buffers equal, synchronised batch norm keeps its own equal.
         """
-        tensors = self.model.state_dict()
+        tensors = self.model.state_dict() | optimizer_tensors({"": self.optimizer}, self.model)
         if averaged or self.plan.shards is not None:
             return tensors
         own = own_buffers(self.model)

@@ -23,6 +23,7 @@ from paceline.data.tree import Tree, align_leaves, moved
 from paceline.engine.balance import Balance
 from paceline.engine.batches import BatchSlice, MicroBatch, batch_slices
 from paceline.engine.clock import COPY, DATA, EVALUATE, GRAD_SYNC, UPDATE, Clock
+from paceline.engine.compute_check import ComputeCheck
 from paceline.engine.evaluate import evaluate, scored_ids
 from paceline.engine.job import Job
 from paceline.engine.objective import Objective, named_losses
@@ -78,6 +79,7 @@ class Training:
         self.objective = Objective(job.task, job.splits, team, gradient_weight=job.gradient_weight)
         self.steps = RunSteps(job, progress, team, recorder, clock=clock)
         self.gradient_pass = JobPass(job, team)
+        self.compute_check = ComputeCheck(job, team)
         self.averages = job.averages
         self.trained = {name: value for name, value in job.model.named_parameters() if value.requires_grad}
 
@@ -90,6 +92,7 @@ class Training:
             for step, micro_batches in self.batches_of_epoch():
                 lr = self.train_step(step, micro_batches)
                 is_best = self.after_step(step, lr)
+                self.check_compute(step)
                 steps.conclude(stop, save, check, is_best=is_best)
                 if steps.done:
                     break
@@ -106,14 +109,21 @@ class Training:
             self.plan = self.balance.plan
         return self.steps.batches(self.job.splits.train, self.slices, end=end)
 
-    def slices(self, batch_size: int) -> list[BatchSlice]:
-        """Return the slices of a global batch of this size that this rank computes, one per micro-batch."""
-        job = self.job
+    def check_compute(self, step: int) -> None:
+        """Compare gradients that two ranks compute from the same samples, if it is due after this step. Collective."""
+        every = self.job.config.check_compute
+        if every and (step + 1) % every == 0:
+            size = self.job.plan.batch_size(step)
+            self.compute_check.check(step, [self.slices(size, rank) for rank in range(self.team.world.size)])
+
+    def slices(self, batch_size: int, rank: int | None = None) -> list[BatchSlice]:
+        """Return the slices of a global batch of this size that a rank computes, this one if none is given."""
+        job, rank = self.job, self.team.world.rank if rank is None else rank
         if job.reducer is not None and not job.reducer.is_sharded:
             fill = "none"  # gradients need not come from every rank
         else:
             fill = "even" if job.reducer is not None or job.config.batch_norm == "sync" else "one"
-        return batch_slices(self.plan, batch_size, self.team.world.rank, weight=job.gradient_weight, fill=fill)
+        return batch_slices(self.plan, batch_size, rank, weight=job.gradient_weight, fill=fill)
 
     def train_step(self, step: int, micro_batches: list[MicroBatch]) -> float:
         """Compute one step and return its learning rate. Collective: every rank must call it."""

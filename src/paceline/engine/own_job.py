@@ -13,6 +13,7 @@ from paceline.core.errors import TaskError
 from paceline.core.metrics import Sums
 from paceline.core.schedule import LrPlan
 from paceline.core.units import count
+from paceline.engine.capture import optimizer_tensors
 from paceline.engine.own_parts import OwnParts
 from paceline.engine.own_pass import OwnPasses
 from paceline.engine.progress import Progress
@@ -126,7 +127,7 @@ class OwnJob:
 
     def replicated(self, *, averaged: bool) -> dict[str, Tensor]:
         """Return the tensors that must have the same bits on every rank; `averaged`: buffers were just averaged."""
-        tensors = self.parts.root.state_dict()
+        tensors = self.parts.root.state_dict() | optimizer_tensors(self.parts.optimizers, self.parts.root)
         if averaged or self.plan.shards is not None:
             return tensors
         own = own_buffers(self.parts.root)

@@ -19,6 +19,7 @@ from paceline.core.world import World
 from paceline.engine.capture import describe_state
 from paceline.engine.checkpoint import NO_OTHERS, Checkpoints
 from paceline.engine.clock import clock_for
+from paceline.engine.compute_check import refuse_unchecked
 from paceline.engine.data_check import data_changes
 from paceline.engine.disk_room import check_room
 from paceline.engine.header import rank_dependent, settings_warnings
@@ -97,6 +98,7 @@ class Startup:
         profile = self.measured(stop) if self.config.profile else None
         with self.interruptible(stop):
             job = build_job(self.config, team, nproc=self.start.nproc)
+            refuse_unchecked(job, team.world)
             launches = self.launches()
             resume = self.run_to_resume(resume, launches)
             progress = (

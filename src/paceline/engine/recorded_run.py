@@ -25,7 +25,7 @@ from paceline.engine.recorded_job import RecordedJob
 from paceline.engine.recorder import MOST_NAMES, Recorder
 from paceline.engine.uploader import Uploader
 from paceline.parallel.device import cores
-from paceline.parallel.replicas import check_replicas, describe_mismatches, save_mismatches
+from paceline.parallel.replicas import check_replicas, describe_mismatches, repair_replicas, save_mismatches
 from paceline.parallel.team import Team
 from paceline.records.attempt import fenced
 from paceline.records.entries import RunResult, State
@@ -120,14 +120,21 @@ class RecordedRun(Generic[J]):
             return
         tensors = self.job.replicated(averaged=averaged)
         mismatches = check_replicas(tensors.items(), self.team)
-        if mismatches:
-            save_mismatches(mismatches, tensors, self.folder, self.team.world, self.progress.step)
-            first, other = (self.folder.rank_tensors(group[0]) for group in mismatches[0].groups[:2])
-            raise RanksError(
-                describe_mismatches(mismatches, self.progress.step),
-                hint=f"to see the differences: paceline compare {first} {other}; "
-                "to find the first such step: --check-replicas 1",
-            )
+        if not mismatches:
+            return
+        save_mismatches(mismatches, tensors, self.folder, self.team.world, self.progress.step)
+        found = describe_mismatches(mismatches, self.progress.step)
+        if self.job.config.repair_replicas and repair_replicas(mismatches, tensors, self.team):
+            self.recorder.warn(f"{found}; repaired from the majority")
+            return
+        first, other = (self.folder.rank_tensors(group[0]) for group in mismatches[0].groups[:2])
+        if self.job.config.repair_replicas:
+            found += "; they cannot be repaired, as no majority of ranks agrees"
+        raise RanksError(
+            found,
+            hint=f"to see the differences: paceline compare {first} {other}; "
+            "to find the first such step: --check-replicas 1",
+        )
 
     def trackers(self) -> list[Tracker]:
         """Return the trackers of this rank."""

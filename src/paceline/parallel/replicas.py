@@ -48,6 +48,30 @@ def check_replicas(named_tensors: Iterable[tuple[str, Tensor]], team: Team) -> l
     return [Mismatch(name=name, groups=groups) for name, groups in grouped.items() if len(groups) > 1]
 
 
+@torch.no_grad()
+def repair_replicas(mismatches: Sequence[Mismatch], tensors: Mapping[str, Tensor], team: Team) -> bool:
+    """Give all ranks the tensors of the majority; False, and nothing is changed, where one has no majority. Collective.
+
+    A tensor that some ranks lack, or have in another shape or type, cannot be repaired either.
+    """
+    forms = team.gather(
+        {m.name: (tensors[m.name].shape, tensors[m.name].dtype) for m in mismatches if m.name in tensors}
+    )
+    for mismatch in mismatches:
+        has_majority = 2 * len(mismatch.groups[0]) > team.world.size
+        if not has_majority or len({theirs.get(mismatch.name) for theirs in forms}) > 1:
+            return False
+    for mismatch in mismatches:
+        own = tensors[mismatch.name]
+        received = own.detach().cpu().contiguous().clone()
+        team.broadcast(
+            torch.view_as_real(received) if received.is_complex() else received, source=mismatch.groups[0][0]
+        )
+        if team.world.rank not in mismatch.groups[0]:
+            own.copy_(received)
+    return True
+
+
 def describe_mismatches(mismatches: Sequence[Mismatch], step: int) -> str:
     """Describe in a sentence what differs after a step: the first tensors with the ranks, and the number of others."""
     shown = ", ".join(f"{mismatch.name} ({mismatch.sides})" for mismatch in mismatches[:NUM_SHOWN])

@@ -121,10 +121,10 @@ class Team:
         rank, size = self.world.rank, self.world.size
         return self._wait(lambda: self._wire.carry(from_lead(value, rank=rank, size=size)))
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Fill a tensor in main memory with that of rank 0. Collective: every rank must call it."""
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+        """Fill a tensor in main memory with that of a rank. Collective: every rank must call it."""
         if self.world.size > 1:
-            self._wait(lambda: dist.broadcast(tensor, src=0, group=self._control))
+            self._wait(lambda: dist.broadcast(tensor, src=source, group=self._control))
 
     def add(self, tensor: torch.Tensor) -> None:
         """Add a tensor in main memory to those of all ranks, in place. Collective: every rank must call it."""
