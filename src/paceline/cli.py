@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -19,13 +20,14 @@ from paceline.commands.settings_files import settings_files
 from paceline.commands.short_help import ALL, print_short_help, wants_short_help
 from paceline.commands.welcome import print_welcome
 from paceline.core.errors import ExitCode, PacelineError, SettingError
+from paceline.core.first_cause import VERBOSE_VARIABLE, explain_lost_worker, first_cause
 from paceline.core.load import Layers
 from paceline.core.messages import say
 from paceline.core.stopping import is_still_waiting
 from paceline.core.torch_names import explain_missing_name
 from paceline.engine.deferred_dynamo import defer_dynamo
 from paceline.launching.local import become_rank
-from paceline.launching.outcomes import REPORTS_VARIABLE, report_failure
+from paceline.launching.outcomes import REPORTS_VARIABLE, SHOW_ALL, report_failure
 
 COMMANDS = {
     "new": ("paceline.commands.new:new_command", "Start a project: model, data, task, settings, tests, Slurm job."),
@@ -116,7 +118,7 @@ def leave(code: int) -> NoReturn:
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit code; every known problem becomes a message on stderr."""
     layers = Layers(environ, settings_files)
-    args = short_forms(command_first(args))
+    args, verbose = short_forms(command_first(args), environ)
     try:
         if not args:
             return print_welcome(DEFAULT_RUNS)
@@ -129,7 +131,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FINISHED
     except Exception as problem:  # noqa: BLE001 - raised again unless it has an explanation
-        return _report(_explained(problem, layers), environ)
+        return _report(_explained(problem, layers), environ, verbose=verbose)
 
 
 def command_first(args: Sequence[str]) -> list[str]:
@@ -140,10 +142,19 @@ def command_first(args: Sequence[str]) -> list[str]:
     return [*args[length : length + 1], *args[:length], *args[length + 1 :]]
 
 
-def short_forms(args: list[str]) -> list[str]:
-    """Return the args of training with --quiet and --verbose as the setting that they stand for."""
+def short_forms(args: list[str], environ: Mapping[str, str]) -> tuple[list[str], bool]:
+    """Return the args of training with --quiet and --verbose as the setting that they stand for.
+
+    Second, whether --verbose asks for whole tracebacks, which it does for every command. A launcher gives it to its
+    ranks in a variable.
+    """
     end = args.index("--") if "--" in args else len(args)
-    return [SHORT_FORMS.get(arg, arg) if args[0] == "train" else arg for arg in args[:end]] + args[end:]
+    verbose = "--verbose" in args[:end] or VERBOSE_VARIABLE in environ
+    if verbose:
+        os.environ[VERBOSE_VARIABLE] = "1"
+    if args[:1] == ["train"]:
+        return [SHORT_FORMS.get(arg, arg) for arg in args[:end]] + args[end:], verbose
+    return [arg for arg in args[:end] if arg != "--verbose"] + args[end:], verbose
 
 
 def build_app(layers: Layers, used: Sequence[str] = ()) -> App:
@@ -174,7 +185,7 @@ def _explained(problem: Exception, layers: Layers) -> Exception:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return PacelineError(f"the disk is full: {problem}")
         case _:
-            return explain_missing_name(problem) or problem
+            return explain_missing_name(problem) or explain_lost_worker(problem) or problem
 
 
 def _help_hint(problem: CycloptsError) -> str:
@@ -189,13 +200,20 @@ def _help_hint(problem: CycloptsError) -> str:
     return f"to list its flags: paceline {command} --help" if command else "to list all commands: paceline --help"
 
 
-def _report(problem: Exception, environ: Mapping[str, str]) -> int:
+def _report(problem: Exception, environ: Mapping[str, str], *, verbose: bool) -> int:
     """Report the error to the launcher, which shows the failures of all ranks in order, or else to the user."""
     code = problem.exit_code if isinstance(problem, PacelineError) else ExitCode.FAILED
     if report_failure(problem, environ):
         return code
-    if not isinstance(problem, PacelineError):
+    if isinstance(problem, PacelineError):
+        hint = "" if problem.hint is None else f"\n  hint: {problem.hint}"
+        say(f"{problem.message}{hint}", level=logging.ERROR)
+        if verbose and problem.__cause__ is not None:
+            traceback.print_exception(problem.__cause__)
+        return code
+    cause = None if verbose else first_cause(problem)
+    if cause is None:
         raise problem
-    hint = "" if problem.hint is None else f"\n  hint: {problem.hint}"
-    say(f"{problem.message}{hint}", level=logging.ERROR)
+    notes = " ".join(getattr(problem, "__notes__", []))
+    say(f"{cause.text}{f'{chr(10)}  {notes}' if notes else ''}\n  hint: {SHOW_ALL}", level=logging.ERROR)
     return code

@@ -3,12 +3,15 @@
 import gc
 import multiprocessing
 import os
+import signal
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from paceline.core.errors import DataError
 from paceline.data.augment.pipeline import Augmentation
 from paceline.data.augment.policy import parse_policy
 from paceline.data.in_memory import InMemory
@@ -132,3 +135,17 @@ def test_a_worker_does_not_collect_what_the_training_process_left(tmp_path):
         gc.enable()
     gc.collect()
     assert grave.read_text().split() == [str(os.getpid())]
+
+
+class Leaving:
+    """A data set that ends its process."""
+
+    def fetch(self, ids, epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_is_named_with_what_to_do():
+    batches = load_batches(cast("Any", Leaving()), [(np.arange(4), 0)] * 3, workers=1, pin=False)
+    with pytest.raises(DataError, match=r"a loader worker \(process \d+\) exited without an error report") as caught:
+        list(batches)
+    assert "--workers 0" in str(caught.value.hint)

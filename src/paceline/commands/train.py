@@ -9,8 +9,10 @@ import psutil
 from cyclopts import Parameter
 
 from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
-from paceline.core.errors import ConfigError, ExitCode, StoppedError
+from paceline.core.errors import ConfigError, ExitCode, PacelineError, StoppedError
+from paceline.core.first_cause import exits_reported
 from paceline.core.load import Settings
+from paceline.core.messages import say
 from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.engine.entry import train
@@ -75,7 +77,9 @@ def train_command(
     try:
         if plan is not None:
             return launch_ranks(plan, settings, start, _args_of_ranks(start, resume, summary=summary))
-        result = train(settings, start=start, resume=resume, show_table=summary, began=psutil.Process().create_time())
+        began = psutil.Process().create_time()
+        with exits_reported(_report_exit):
+            result = train(settings, start=start, resume=resume, show_table=summary, began=began)
     except StoppedError as stop:
         return _after_early_stop(stop, world, start, is_rank=plan is None)
     if result_file is not None and world.local_rank == 0:
@@ -107,6 +111,12 @@ def _args_of_ranks(start: Start, resume: Path | None, *, summary: bool) -> list[
     extra += [*(["--check-up"] if start.check_up else []), *(["--backend", start.backend] if start.backend else [])]
     extra += ["--resume", str(resume)] if resume else []
     return extra + (["--trust"] if start.trust else [])
+
+
+def _report_exit(problem: PacelineError) -> None:
+    """Report an exit of the user's code to the launcher, or else to the user."""
+    if not report_failure(problem, os.environ):
+        say(f"{problem.message}\n  hint: {problem.hint}")
 
 
 def after_stop(signal: int, world: World, start: Start) -> int:

@@ -275,9 +275,7 @@ CHANGEABLE = frozenset({
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Path | Interval):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    return str(value) if isinstance(value, Path | Interval) else list(value) if isinstance(value, tuple) else value
 
 
 def _restored(name: str, value: Any) -> Any:

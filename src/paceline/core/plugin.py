@@ -215,7 +215,7 @@ def code_place(cause: BaseException, function: Callable[..., Any] | None = None)
     if trace is None:
         return "no traceback"
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
-    own = [place for place in frames if _is_own(place[0])]
+    own = [place for place in frames if is_own_file(place[0])]
     code = getattr(function, "__code__", None)
     if not own and isinstance(code, CodeType):
         return f"{code.co_filename}, line {code.co_firstlineno}"
@@ -223,7 +223,7 @@ def code_place(cause: BaseException, function: Callable[..., Any] | None = None)
     return f"{file}, line {line}"
 
 
-def _is_own(file: str) -> bool:
+def is_own_file(file: str) -> bool:
     """Tell whether a file is neither installed, nor of Python, nor ours."""
     path = Path(file).resolve()
     foreign = (Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1])

@@ -10,6 +10,7 @@ from types import FrameType
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
+from paceline.core.first_cause import explain_lost_worker, keep_places
 from paceline.core.processes import end_with_parent
 from paceline.data.requests import RequestGroup, RequestGroups, Requests
 from paceline.data.split import GroupingSplit, Split, fetch_unfinished
@@ -60,7 +61,16 @@ def _load_ahead(split: Split, groups: RequestGroups, *, workers: int, pin: bool)
         prepared = iter(loader)
     finally:
         gc.unfreeze()
-    for batches in prepared:
+    while True:
+        try:
+            batches = next(prepared, None)
+        except RuntimeError as problem:
+            explained = explain_lost_worker(problem)
+            if explained is None:
+                raise
+            raise explained from problem
+        if batches is None:
+            return
         if isinstance(batches, Exception):
             raise batches
         yield from batches
@@ -97,4 +107,4 @@ class _Fetcher(Dataset[list[Tree] | Exception]):
         try:
             return fetch_group(self._split, self._groups[index])
         except Exception as problem:  # noqa: BLE001 - handed to the training process, which raises it
-            return problem
+            return keep_places(problem)

@@ -9,7 +9,7 @@ import torch
 
 from paceline.core.config import DEFAULTS_BY_NAME, Config
 from paceline.core.no_effect import without_effect
-from paceline.core.units import count, plural, table, value_text
+from paceline.core.units import count, duration, plural, table, value_text
 from paceline.engine.evaluate import num_scored
 from paceline.engine.job import Job
 from paceline.engine.recorded_job import RecordedJob
@@ -21,6 +21,9 @@ from paceline.parallel.visible_gpus import count_gpus
 from paceline.records.environment import cpu_name
 from paceline.records.folder import RunFolder
 
+FASTEST = 1000
+"""Steps per second of a very fast run."""
+LONGEST_PLAUSIBLE = FASTEST * 3600 * 24 * 30
 OPTIMIZERS = {"sgd": "sgd with Nesterov momentum", "adam": "adam", "adamw": "adamw"}
 
 
@@ -111,6 +114,9 @@ def settings_warnings(job: RecordedJob) -> Iterator[str]:
     """Yield warnings about settings that have no effect, or that make the run slow or the result poor."""
     values = {field.name: getattr(job.config, field.name) for field in fields(job.config)}
     yield from without_effect(values, DEFAULTS_BY_NAME, world_size=job.plan.world_size)
+    if job.plan.total_steps > LONGEST_PLAUSIBLE:
+        least = duration(job.plan.total_steps / FASTEST)
+        yield f"{count(job.plan.total_steps)} steps take {least} at {count(FASTEST)} steps/s: is --epochs as meant?"
     if job.config.precision == "bf16" and not has_fast_bf16(job.device):
         yield (
             f"{job.device} has no bf16 instructions, so --precision bf16 is emulated and about 12× slower than fp32; "

@@ -54,7 +54,8 @@ def _print_first(first: Report) -> None:
         say(first.message + (f"\n  hint: {first.hint}" if first.hint else ""))
     else:
         where = f" ({first.where.partition(', ')[2]})" if ", " in first.where else ""
-        say(f"rank {first.rank} on {first.host} failed{where}: {first.message}\n{first.trace.rstrip()}")
+        hint = f"\n  hint: {first.hint}" if first.hint else ""
+        say(f"rank {first.rank} on {first.host} failed{where}: {first.message}\n{first.trace.rstrip()}{hint}")
 
 
 def _print_consequences(reports: list[Report]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ExitCode, LostRankError, PacelineError
+from paceline.core.first_cause import VERBOSE_VARIABLE, describe_exception, first_cause
 from paceline.core.metrics import Scores
 from paceline.parallel.detect import torchrun_rank
 from paceline.records.entries import RunResult, State
@@ -18,6 +19,11 @@ from paceline.records.writer import replacing, write_json
 
 REPORTS_VARIABLE = "_PACELINE_REPORTS"
 """Names the folder for reports; starts with an underscore because it is not a setting."""
+
+STDERR = "_PACELINE_STDERR"
+"""Names the file that ranks and the agent open as their standard error."""
+
+SHOW_ALL = "--verbose shows the whole traceback"
 
 EVERY_RUN = ("/cyclopts/", "/paceline/cli.py", "/paceline/commands/", "/torch/nn/modules/module.py")
 
@@ -34,7 +40,7 @@ class Report:
     """The message for the user; empty if the rank saved and stopped."""
     hint: str | None = None
     trace: str | None = None
-    """The traceback, for problems that are not explained by their message."""
+    """The lines of the user's code, or the traceback, for problems that are not explained by their message."""
     where: str = ""
     """The rank and its last step."""
     attempt: int = 0
@@ -46,13 +52,17 @@ class Report:
 def report_failure(problem: BaseException, environ: Mapping[str, str]) -> bool:
     """Report a failure to the launcher; False if there is no launcher."""
     known = problem if isinstance(problem, PacelineError) else None
-    message = f"{type(problem).__name__}: {problem}" if known is None else known.message
+    message = describe_exception(problem) if known is None else known.message
+    hint, trace = (None, _trace(problem)) if known is None else (known.hint, None)
+    cause = first_cause(problem) if known is None and VERBOSE_VARIABLE not in environ else None
+    if cause is not None:
+        hint, trace = SHOW_ALL, "\n".join(f"  {place}" for place in cause.places)
     return _write_report(
         environ,
         exit_code=ExitCode.FAILED if known is None else known.exit_code,
         message=message,
-        hint=None if known is None else known.hint,
-        trace=_trace(problem) if known is None else None,
+        hint=hint,
+        trace=trace,
         where=" ".join(note for note in getattr(problem, "__notes__", []) if not note.startswith("hint: ")),
         follows=isinstance(problem, LostRankError),
     )
@@ -67,6 +77,13 @@ def read_reports(folder: Path) -> list[Report]:
     """Return all reports, the earliest first; consequences of another rank's failure come last."""
     reports = [Report(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
     return sorted(reports, key=lambda report: (report.follows, report.time))
+
+
+def forget_stops(folder: Path) -> None:
+    """Remove the reports of ranks that stopped: they have started again, on other nodes."""
+    for path in folder.glob("*.json"):
+        if json.loads(path.read_text(encoding="utf-8"))["exit_code"] > 128:
+            path.unlink()
 
 
 def _trace(problem: BaseException) -> str:
