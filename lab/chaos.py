@@ -15,16 +15,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from lab.chaos_faults import MARK, ON_ONE_HOST, ON_TWO_HOSTS, Fault, Target, is_root, undo
+from lab import cluster
+from lab.chaos_faults import ELASTIC, MARK, ON_ONE_HOST, ON_TWO_HOSTS, Fault, Target, is_root, undo
+from lab.chaos_slurm import ON_SLURM, slurm_trial
+from lab.chaos_trial import Trial, differences, line_of
+from lab.cluster import Slurm
 from lab.environment import child_environment
 from lab.hosts import Hosts, why_not
 from lab.runs import PACELINE
 from paceline.records.folder import RunFolder
-from paceline.records.reader import read_metrics, read_rank, run_state
+from paceline.records.reader import read_rank, run_state
 
 TIMEOUT = 10
 """Seconds of --timeout: a hang is noticed after it."""
@@ -32,6 +36,8 @@ SLACK = 10
 MOST_STARTS = 4
 LATE = 120
 """Seconds beyond the limit after which a run counts as hung; before, it is late, as on a busy machine."""
+PATIENCE = 30
+"""Seconds that nodes of an elastic job wait for each other and for their store, which start on a busy machine."""
 LATEST = 0.7
 """The latest time of a fault, as a fraction of an undisturbed run: later ones would often find nothing to strike."""
 DISK = "24m"
@@ -41,27 +47,14 @@ WORK = (
 )  # fmt: skip
 
 
-@dataclass(kw_only=True)
-class Trial:
-    """What happened in one trial."""
-
-    name: str
-    did: str | None = None
-    after: float = 0.0
-    """Seconds from the start to the fault."""
-    starts: int = 1
-    recovery: float | None = None
-    """Seconds until ranks trained, from the fault, or from the `--resume` that followed it."""
-    late: float | None = None
-    """Seconds by which the run exceeded its limit."""
-    problems: list[str] = field(default_factory=list)
-
-
 class Campaign:
     """Trains once undisturbed, then strikes the same training again and again."""
 
+    work = WORK
+
     def __init__(self, folder: Path, random: Random, hosts: Hosts | None) -> None:
         self.folder, self.random, self.hosts = folder, random, hosts
+        self.slurm: Slurm | None = None
         self.undisturbed, self.seconds = self._undisturbed()
 
     def _undisturbed(self) -> tuple[RunFolder, float]:
@@ -79,14 +72,14 @@ class Campaign:
         `latest` is the latest time of the fault, as a fraction of an undisturbed run.
         """
         trial = Trial(name=name, after=self.random.uniform(0, latest * self.seconds))
-        hosts = self.hosts if name in ON_TWO_HOSTS else None
+        hosts = self.hosts if name in ON_TWO_HOSTS | ELASTIC else None
         with _small_disk(self.folder / secrets.token_hex(4)) as folder:
-            target = Target(folder, secrets.token_hex(8), hosts)
+            target = Target(folder, secrets.token_hex(8), hosts, is_elastic=name in ELASTIC)
             try:
                 self._survive(trial, target, fault)
                 if not trial.problems:
                     assert target.run is not None
-                    trial.problems += self.differences(target.run)
+                    trial.problems += differences(self.undisturbed, target.run)
             finally:
                 for process in target.processes():
                     trial.problems.append(f"process {process.pid} was left")
@@ -101,7 +94,7 @@ class Campaign:
             struck, before = time.monotonic(), _lead(target)
             trial.did = fault(target, self.random)
             time.sleep(0.1)
-        limit = 2 * self.seconds + TIMEOUT + SLACK
+        limit = 2 * self.seconds + TIMEOUT + SLACK + (PATIENCE if target.is_elastic else 0)
         while True:
             code, trained, output = self._wait(target, processes, struck + limit, before)
             if trained is not None and trial.recovery is None and trial.did is not None:
@@ -128,6 +121,8 @@ class Campaign:
                 trial.problems.append(f"hung: {output[-400:]}")
         if "Traceback" in output:
             trial.problems.append(f"traceback: {output[-600:]}")
+        if target.store is not None and (target.run is None or run_state(target.run) != "FINISHED"):
+            target.store.terminate()  # it waits for nodes to come back
         deadline = time.monotonic() + SLACK
         while target.processes() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -144,6 +139,8 @@ class Campaign:
         }  # fmt: skip
         if target.hosts is None:
             processes = [subprocess.Popen([*map(str, args), "--nproc=2", "--max-restarts=1"], **options)]
+        elif target.is_elastic:
+            processes = self._start_elastic(target, args, options)
         else:
             port = self.random.randint(20000, 30000)
             nodes = ["--nnodes=2", f"--rendezvous={target.hosts.address(1)}:{port}"]
@@ -153,6 +150,24 @@ class Campaign:
             ]
         target.launchers = [process.pid for process in processes]
         target.log_start = target.log.tell()
+        return processes
+
+    def _start_elastic(self, target: Target, args: list[object], options: dict[str, Any]) -> list[subprocess.Popen]:
+        """Start a store outside of the nodes, and a node on each host."""
+        hosts = target.hosts
+        assert hosts is not None
+        outside = f"{hosts.address(0)}:{self.random.randint(20000, 30000)}"
+        args = [arg for arg in args if not str(arg).startswith("--timeout=")]
+        args += ["--nnodes=1:3", f"--rendezvous={outside}", "--max-restarts=3", f"--timeout={PATIENCE}"]
+        processes: list[subprocess.Popen] = []
+
+        def start_node(host: int) -> None:
+            processes.append(hosts.start(host, *args, text=False, **options))
+
+        store = hosts.start(0, *PACELINE, "rendezvous", outside, text=False, **options)
+        for host in range(1, hosts.number + 1):
+            start_node(host)
+        target.start_node, target.store = start_node, store
         return processes
 
     def _wait(
@@ -168,25 +183,6 @@ class Campaign:
         target.log.close()
         output = Path(target.log.name).read_bytes()[target.log_start :].decode(errors="replace")
         return None if None in codes else max(abs(code) for code in codes if code is not None), trained, output
-
-    def differences(self, run: RunFolder) -> list[str]:
-        """Return what is wrong with a run that has finished, compared with the undisturbed one."""
-        problems = []
-        for command in (["compare", self.undisturbed.path, run.path], ["check", run.path]):
-            answer = subprocess.run([*PACELINE, *map(str, command)], capture_output=True, text=True, check=False)
-            if answer.returncode != 0:
-                problems.append(f"paceline {command[0]}: {(answer.stdout + answer.stderr)[-400:]}")
-        if counted(run) != counted(self.undisturbed):
-            problems.append("the records of epochs differ: samples, losses or their number")
-        problems += [f"partial file {path.name}" for path in run.path.rglob("*.partial")]
-        return problems
-
-
-def counted(run: RunFolder) -> list[tuple]:
-    """Return what the records say of every epoch and evaluation: which, how many samples, and the exact losses."""
-    keys = ("kind", "split", "step", "epoch", "samples", "train_samples", "loss", "train_loss", "valid_loss")
-    records = (record for record in read_metrics(run) if record["kind"] in {"epoch", "eval"})
-    return [tuple(record.get(key) for key in keys) for record in records]
 
 
 def _lead(target: Target) -> object:
@@ -218,28 +214,23 @@ def why_no_chaos() -> str | None:
             return f"cannot mount a tmpfs: {problem}"
 
 
-def run_campaign(num_faults: int, seed: int, *, with_hosts: bool, only: str | None = None) -> Iterator[Trial]:
+def run_campaign(
+    num_faults: int, seed: int, *, with_hosts: bool, with_slurm: bool = False, only: str | None = None
+) -> Iterator[Trial]:
     """Yield the trials of a seed: every kind of fault once in random order, then again."""
     random = Random(seed)
     with tempfile.TemporaryDirectory(prefix="chaos-") as name, contextlib.ExitStack() as stack:
-        hosts = stack.enter_context(Hosts(2, Path(name) / "hosts")) if with_hosts else None
+        hosts = stack.enter_context(Hosts(3, Path(name) / "hosts")) if with_hosts else None
         campaign = Campaign(Path(name), random, hosts)
-        kinds = ON_ONE_HOST | (ON_TWO_HOSTS if with_hosts else {})
-        kinds = {kind: fault for kind, fault in kinds.items() if only in {None, kind}}
+        campaign.slurm = stack.enter_context(Slurm(hosts, Path(name) / "slurm")) if hosts and with_slurm else None
+        kinds: dict[str, Any] = ON_ONE_HOST | (ON_TWO_HOSTS | ELASTIC if with_hosts else {})
+        kinds |= ON_SLURM if campaign.slurm else {}
+        kinds = {kind: fault for kind, fault in kinds.items() if only is None or kind.startswith(only)}
         drawn: list[str] = []
         while len(drawn) < num_faults:
             drawn += random.sample(sorted(kinds), len(kinds))
         for kind in drawn[:num_faults]:
-            yield campaign.trial(kind, kinds[kind])
-
-
-def line_of(trial: Trial) -> str:
-    """Return the row of the table of a trial."""
-    recovery = "–" if trial.recovery is None else f"{trial.recovery:.1f} s"
-    late = "" if trial.late is None else f", {trial.late:.0f} s late"
-    outcome = "; ".join(trial.problems) if trial.problems else f"same bits{late}"
-    cells = (trial.name, trial.did or "ended first", f"{trial.after:.1f} s", str(trial.starts), recovery, outcome)
-    return "| " + " | ".join(cell.replace("\n", " ") for cell in cells) + " |"
+            yield slurm_trial(campaign, kind) if kind in ON_SLURM else campaign.trial(kind, kinds[kind])
 
 
 def _show(text: str) -> None:
@@ -251,7 +242,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Strike training with random faults, and check how it ends.")
     parser.add_argument("--faults", type=int, default=34)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
-    parser.add_argument("--only", help="draw faults of this kind alone")
+    parser.add_argument("--only", help="draw only the faults whose name begins so")
     options = parser.parse_args()
     reason = why_no_chaos()
     if reason is not None:
@@ -260,7 +251,8 @@ def main() -> int:
         f"seed {options.seed}\n\n| fault | what happened | after | starts | recovery | end |\n|---|---|---|---|---|---|"
     )
     bad = late = 0
-    for trial in run_campaign(options.faults, options.seed, with_hosts=why_not() is None, only=options.only):
+    places = {"with_hosts": why_not() is None, "with_slurm": cluster.why_not() is None}
+    for trial in run_campaign(options.faults, options.seed, only=options.only, **places):
         _show(line_of(trial))
         bad += bool(trial.problems)
         late += trial.late is not None

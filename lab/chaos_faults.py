@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +24,15 @@ BLIP = 2.0
 class Target:
     """A training that runs: its launchers, its folder, and the hosts it runs on, if it has hosts."""
 
-    def __init__(self, folder: Path, token: str, hosts: Hosts | None) -> None:
+    def __init__(self, folder: Path, token: str, hosts: Hosts | None, *, is_elastic: bool = False) -> None:
         self.folder = folder
         self.token = token
-        self.hosts = hosts
+        self.hosts, self.is_elastic = hosts, is_elastic
         self.launchers: list[int] = []
+        self.start_node: Callable[[int], None] = _start_nothing
+        """Starts the node of an elastic job that runs on a host."""
+        self.store: subprocess.Popen | None = None
+        """The rendezvous of an elastic job, which ends with it."""
         self.log: IO[bytes] = (folder.parent / f"{folder.name}.log").open("ab")
         self.log_start = 0
 
@@ -59,6 +64,10 @@ class Target:
                 with contextlib.suppress(psutil.Error):
                     level.extend(process.children())
         return level
+
+
+def _start_nothing(_host: int) -> None:
+    """Start no node: only elastic jobs have any."""
 
 
 Fault = Callable[[Target, Random], str | None]
@@ -155,9 +164,47 @@ def cut_link(target: Target, random: Random) -> str | None:
     return f"link of node {host - 1} down for {BLIP:g} s"
 
 
+def lose_node(target: Target, random: Random) -> str | None:
+    """Take the power of a node of an elastic job, the first one included; it does not come back."""
+    assert target.hosts is not None
+    host = random.randint(1, target.hosts.number)
+    if not target.hosts.pids(host):
+        return None
+    target.hosts.kill(host)
+    return f"node{host} lost"
+
+
+def lose_node_for_a_while(target: Target, random: Random) -> str | None:
+    """Take the power of a node of an elastic job, and start it again some seconds later."""
+    lost = lose_node(target, random)
+    if lost is None:
+        return None
+    assert target.hosts is not None
+    host, seconds = int(lost.removeprefix("node").split()[0]), random.uniform(0, 15)
+    time.sleep(seconds)
+    target.hosts.heal(host)
+    target.start_node(host)
+    return f"{lost} for {seconds:.0f} s"
+
+
+def stop_node(target: Target, random: Random) -> str | None:
+    """Tell one node of an elastic job to stop, as before it is preempted."""
+    launchers = target.below(0)
+    if not launchers:
+        return None
+    victim = random.randrange(len(launchers))
+    with contextlib.suppress(psutil.Error):
+        launchers[victim].send_signal(signal.SIGTERM)
+        return f"SIGTERM to node {victim}"
+    return None
+
+
 def undo(target: Target) -> None:
-    """End what a fault left: give the disk its space back."""
+    """End what a fault left: give the disk its space back, and hosts their links."""
     (target.folder / "ballast").unlink(missing_ok=True)
+    if target.hosts is not None:
+        for host in range(1, target.hosts.number + 1):
+            target.hosts.heal(host)
 
 
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
@@ -181,6 +228,14 @@ ON_TWO_HOSTS: dict[str, Fault] = {
     "two nodes: kill a rank": signal_one(3, KILL),
     "two nodes: kill a launcher": signal_one(0, KILL),
     "two nodes: link down briefly": cut_link,
+}
+
+ELASTIC: dict[str, Fault] = {
+    "elastic: node lost": lose_node,
+    "elastic: node lost and back": lose_node_for_a_while,
+    "elastic: node told to stop": stop_node,
+    "elastic: kill a rank": signal_one(3, KILL),
+    "elastic: kill a launcher": signal_one(0, KILL),
 }
 
 

@@ -60,10 +60,9 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         self.stop_all()
         for name in [self._namespace(host) for host in range(self.number + 1)]:
-            pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
-            for pid in pids.split():
+            for pid in pids_in(name):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def _build(self) -> None:
@@ -132,6 +131,17 @@ class Hosts:
             process.communicate(timeout=LONGEST)
         self._started.clear()
 
+    def kill(self, host: int) -> None:
+        """Kill every process of a host at once, as when it loses its power: its link is down, so nobody is told."""
+        self.cut(host)
+        for pid in self.pids(host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def pids(self, host: int) -> list[int]:
+        """Return the processes that run on a host."""
+        return pids_in(self._namespace(host))
+
     def limit(self, host: int, rate: str) -> None:
         """Slow the link of a host down to a rate such as 100mbit, both ways."""
         for namespace, link in ((self._switch, f"p{host}"), (self._namespace(host), "eth0")):
@@ -150,6 +160,12 @@ class Hosts:
     def heal(self, host: int) -> None:
         """Put the cable back."""
         ip("-n", self._switch, "link", "set", f"p{host}", "up")
+
+
+def pids_in(namespace: str) -> list[int]:
+    """Return the processes in a network namespace."""
+    answer = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in answer.stdout.split()]
 
 
 def ip(*args: str) -> None:

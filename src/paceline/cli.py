@@ -53,6 +53,10 @@ COMMANDS = {
         "paceline.commands.explain:explain_command",
         "Show where the time of a run went and what to try first.",
     ),
+    "rendezvous": (
+        "paceline.commands.rendezvous:rendezvous_command",
+        "Serve the store at which nodes find each other, on a host that does not train.",
+    ),
     "submit": ("paceline.commands.submit:submit_command", "Submit training as a job of Slurm, Kubernetes or Ray."),
     "data": ("paceline.commands.data:app", "List, fetch, pack and verify data sets."),
     "models": ("paceline.commands.models:models_command", "List the built-in models with their parameters and FLOPs."),

@@ -13,6 +13,7 @@ import torch
 
 from lab.chaos import Campaign, why_no_chaos
 from lab.chaos_faults import MARK, ON_ONE_HOST, Target
+from lab.chaos_trial import differences
 from paceline.engine.checkpoint import NO_OTHERS, Checkpoints, load_checkpoint
 from paceline.engine.checkpoint_folder import Captured
 from paceline.records.folder import RunFolder, list_checkpoints
@@ -103,7 +104,7 @@ def test_a_planted_difference_is_reported_by_the_check_that_is_for_it(campaign, 
     run = RunFolder(tmp_path / "copy")
     shutil.copytree(campaign.undisturbed.path, run.path, symlinks=True)
     plant(run)
-    problems = campaign.differences(run)
+    problems = differences(campaign.undisturbed, run)
     assert len(problems) == len(reported), problems
     assert all(problem.startswith(start) for problem, start in zip(problems, reported, strict=True)), problems
 

@@ -1,4 +1,4 @@
-"""torchrun as a child process: it stops when the launcher goes, and connects the nodes before it starts ranks."""
+"""torchrun as a child process, which stops when the launcher goes."""
 
 import json
 import os
@@ -6,13 +6,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
 
-from paceline.core.errors import RanksError
 from paceline.core.limits import raise_open_files
 from paceline.core.processes import end_with_parent
-from paceline.launching.outcomes import report_failure
 from paceline.launching.reaper import become_reaper
+from paceline.parallel.node_rounds import NodePlan
 
 
 class Agent:
@@ -23,18 +22,25 @@ class Agent:
         args: Sequence[str],
         environ: Mapping[str, str],
         *,
-        nodes: Mapping[str, Any] | None = None,
+        nodes: NodePlan | None = None,
         stdout: int | None = None,
     ) -> None:
-        """Start torchrun with these arguments, once all nodes have connected.
+        """Start torchrun with these arguments.
 
-        `nodes` are the arguments of `open_node_store`, None on a single node. `stdout` is a file for the output of
-        the ranks, None to inherit.
+        `nodes` is how it finds those of other nodes, None for torchrun's own rendezvous. `stdout` is a file for the
+        output of the ranks, None to inherit.
         """
         raise_open_files()  # torchrun holds a connection to every rank of every node, and its ranks inherit the limit
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(os.getpid()), json.dumps(nodes), *args],
+            [
+                sys.executable,
+                "-m",
+                __name__,
+                str(os.getpid()),
+                json.dumps(None if nodes is None else asdict(nodes)),
+                *args,
+            ],
             env=dict(environ),
             stdout=stdout,
             stderr=self._log,
@@ -48,26 +54,17 @@ class Agent:
 
 
 def main() -> None:
-    """Become a reaper; in its child, connect the nodes, then run torchrun."""
+    """Become a reaper; in its child, run torchrun."""
     launcher, nodes = int(sys.argv[1]), json.loads(sys.argv[2])
     end_with_parent(parent=launcher)
     become_reaper()
-    from torch.distributed import run  # noqa: PLC0415 - the launcher itself never imports torch
+    if nodes is not None:
+        from paceline.launching.elastic_agent import run_agent  # noqa: PLC0415 - the launcher never imports torch
 
-    store = None if nodes is None else _connect_nodes(nodes)
+        run_agent(NodePlan(**nodes), sys.argv[3:])
+    from torch.distributed import run  # noqa: PLC0415
+
     run.main(sys.argv[3:])
-    del store  # not earlier: torchrun used its server
-
-
-def _connect_nodes(nodes: dict[str, Any]) -> object:
-    """Return the store of all launchers once they are connected; on failure, report it to our launcher and exit."""
-    from paceline.parallel.rendezvous import open_node_store  # noqa: PLC0415 - it imports torch
-
-    try:
-        return open_node_store(**nodes)
-    except RanksError as problem:
-        report_failure(problem, os.environ)
-        sys.exit(problem.exit_code)
 
 
 if __name__ == "__main__":

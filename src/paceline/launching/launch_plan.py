@@ -1,13 +1,11 @@
 """Whether to start ranks, how many and where: decided before torch is imported."""
 
 import ipaddress
-import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -17,6 +15,7 @@ from paceline.core.start import Start
 from paceline.core.units import plural
 from paceline.core.world import World
 from paceline.parallel.detect import has_one_task_per_node
+from paceline.parallel.node_rounds import NodePlan
 from paceline.parallel.visible_gpus import count_gpus
 
 
@@ -43,19 +42,21 @@ class LaunchPlan:
         return int(self.nnodes.rpartition(":")[2])
 
     @property
-    def nodes(self) -> dict[str, Any] | None:
-        """The arguments for connecting the launchers of a fixed number of numbered nodes; None for other launches.
-
-        If nodes may rejoin after a failure, torchrun connects them: it counts nodes without identifying them.
-        """
-        if self.rendezvous is None or self.node_rank is None or not self.nnodes.isdigit() or self.max_restarts:
-            return None
-        return {
-            "node_rank": self.node_rank,
-            "nnodes": self._most_nodes,
-            "rendezvous": self.rendezvous,
-            "timeout": self.timeout,
-        }
+    def nodes(self) -> NodePlan:
+        """How this node's agent finds those of the others."""
+        fewest, is_numbered = int(self.nnodes.partition(":")[0]), self.node_rank is not None
+        host = (self.rendezvous or "").rpartition(":")[0]
+        return NodePlan(
+            endpoint=self.rendezvous,
+            node_rank=self.node_rank,
+            fewest=fewest,
+            most=self._most_nodes,
+            timeout=self.timeout,
+            may_serve=self.node_rank == 0 if is_numbered else self.rendezvous is None or is_this_host(host),
+            # a node that comes back has its number again
+            checks_all=is_numbered and fewest == self._most_nodes and not self.max_restarts,
+            replaces_lost=self.max_restarts > 0,
+        )
 
     @property
     def waiting(self) -> str:
@@ -77,21 +78,8 @@ class LaunchPlan:
     def torchrun_args(self, args: Sequence[str], log_dir: Path) -> list[str]:
         """Return the args for torchrun whose ranks run `paceline` with these; its log folders go below `log_dir`."""
         ranks = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", "--monitor-interval=0.1"]
-        return [*ranks, f"--log-dir={log_dir}", *self._rendezvous_args(), "-m", "paceline", *args]
-
-    def _rendezvous_args(self) -> list[str]:
-        if self.rendezvous is None:
-            return ["--standalone"]
-        host, _, port = self.rendezvous.rpartition(":")
-        patience = math.ceil(self.timeout)
-        if self.nodes is not None:
-            fixed = [f"--nnodes={self.nnodes}", f"--node-rank={self.node_rank}", f"--rdzv-conf=timeout={patience}"]
-            return [*fixed, f"--master-addr={host}", f"--master-port={port}"]
-        # torchrun resolves the host's own name, which is 127.0.1.1 on Debian, so no node would consider itself the host
-        is_host = is_this_host(host) if self.node_rank is None else self.node_rank == 0
-        conf = f"join_timeout={patience},read_timeout={patience},last_call_timeout=5,is_host={int(is_host)}"
-        address = ["--rdzv-backend=c10d", f"--rdzv-endpoint={self.rendezvous}", f"--rdzv-id=paceline-{port}"]
-        return [f"--nnodes={self.nnodes}", *address, f"--rdzv-conf={conf}"]
+        place = [f"--nnodes={self.nnodes}", "--rdzv-backend=paceline", "--rdzv-id=paceline"]
+        return [*ranks, f"--log-dir={log_dir}", *place, "-m", "paceline", *args]
 
 
 def plan_launch(config: Config, start: Start, world: World, environ: Mapping[str, str]) -> LaunchPlan | None:

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,12 +26,11 @@ from paceline.core.stopping import handled_by, interruptible
 from paceline.launching.agent import Agent
 from paceline.launching.failures import conclude
 from paceline.launching.launch_plan import LaunchPlan
-from paceline.launching.outcomes import REPORTS_VARIABLE, read_reports
+from paceline.launching.outcomes import REPORTS_VARIABLE, STDERR, read_reports
 from paceline.launching.reaper import SECONDS_TO_END, SECONDS_TO_STOP, end_descendants, send
 from paceline.launching.stopped import StoppedProcesses
 from paceline.parallel.ports import wait_for_listener
 
-STDERR = "_PACELINE_STDERR"
 SECONDS_TO_FAIL = 5
 
 
@@ -54,10 +52,6 @@ def _run(plan: LaunchPlan, args: Sequence[str], environ: Mapping[str, str]) -> i
             "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(plan.threads)),
             "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         }
-        if plan.max_restarts or plan.rendezvous is not None:
-            # In torchrun's own store, restarted ranks read the addresses of dead ones. Without restarts,
-            # that store needs no second port, which another program could take first.
-            ours["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         args = plan.torchrun_args(args, folder)
         watch = _Watch(folder, max_restarts=plan.max_restarts, timeout=plan.timeout)
         with watch.over_ranks():  # signals are handled before torchrun starts, so none of them can leave it behind
@@ -148,7 +142,7 @@ class _Watch:
 
 
 def check_rendezvous(plan: LaunchPlan) -> None:
-    """Check that the port of the rendezvous is free (node 0) or answers (other nodes)."""
+    """Say where this node waits for the others, and check that the rendezvous answers (nodes other than 0)."""
     if plan.rendezvous is None:
         return
     if plan.node_rank is None:
@@ -156,7 +150,6 @@ def check_rendezvous(plan: LaunchPlan) -> None:
         return
     host, _, port = plan.rendezvous.rpartition(":")
     if plan.node_rank == 0:
-        _refuse_taken(int(port))
         say(f"node 0 waits up to {plan.timeout:g} s for {plan.other_nodes} at {plan.rendezvous}")
         return
     try:
@@ -169,18 +162,6 @@ def check_rendezvous(plan: LaunchPlan) -> None:
         ) from cause
     text = f"node {plan.node_rank} joins node 0 at {plan.rendezvous}, which shows the progress"
     log(logging.INFO, text, lambda: print(text, flush=True))  # noqa: T201 - where the progress would be
-
-
-def _refuse_taken(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as cause:
-            raise RanksError(
-                f"port {port} on {socket.gethostname()} is taken",
-                hint="is node 0 already running? give every node its own --node-rank, or choose another port",
-            ) from cause
 
 
 def become_rank(environ: Mapping[str, str]) -> None:

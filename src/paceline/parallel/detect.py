@@ -21,6 +21,8 @@ from paceline.parallel.ports import derived_port
 from paceline.parallel.visible_gpus import count_gpus
 
 Environ = Mapping[str, str]
+ROUND_VARIABLE = "_PACELINE_ROUND"
+"""How often the ranks of our own launcher have started anew, the same number on every node."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 BY_HAND = (
     "add --rank R --world-size N --init-method tcp://HOST:PORT in every process; --rank 0 --world-size 1 to train alone"
@@ -180,6 +182,7 @@ def _torchrun_launch(environ: Environ) -> dict[str, Any]:
     """
     launch = _slurm_launch(environ)
     restarts = _number(environ, "TORCHELASTIC_RESTART_COUNT", default=0)
+    restarts = _number(environ, ROUND_VARIABLE, default=restarts)
     agent = "/".join(environ.get("TORCHELASTIC_ERROR_FILE", "").split("/")[-5:-3]) or None
     return {"launch_id": agent} | launch | {"attempt": launch.get("attempt", 0) + restarts}
 

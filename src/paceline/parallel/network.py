@@ -24,16 +24,35 @@ def choose_interface(world: World, environ: MutableMapping[str, str]) -> None:
 
 def interface_towards(host: str) -> str | None:
     """Return the name of the interface on the route to a host; nothing is sent."""
+    address = _address_towards(host)
+    for name, addresses in psutil.net_if_addrs().items():
+        if address is not None and any(found.address == address for found in addresses):
+            return name
+    return None
+
+
+def local_address(host: str) -> str:
+    """Return the address of this machine on the interface that leads to a host: of the two ends of a connection, ours.
+
+    Where neither the route nor an interface is known, this is the address of every interface.
+    """
+    interface = _interface_to(host)
+    direct = _address_towards(host)
+    here = psutil.net_if_addrs().get(interface or "", [])
+    addresses = [found.address for found in here if found.family == socket.AF_INET]
+    if direct in addresses:
+        return str(direct)
+    return addresses[0] if addresses else "0.0.0.0"
+
+
+def _address_towards(host: str) -> str | None:
+    """Return our address on the route to a host; nothing is sent."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
-            address = probe.getsockname()[0]
+            return probe.getsockname()[0]
     except OSError:
         return None
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(found.address == address for found in addresses):
-            return name
-    return None
 
 
 def _rendezvous_host(world: World, environ: MutableMapping[str, str]) -> str:

@@ -1,5 +1,7 @@
 """Rendezvous of ranks started by hand, and of launchers: over a port, or over a shared file that may be stale."""
 
+import errno
+import os
 import secrets
 import shutil
 import socket
@@ -15,10 +17,15 @@ import torch.distributed as dist
 from paceline.core.errors import RanksError
 from paceline.core.units import plural
 from paceline.core.world import World
+from paceline.parallel.detect import ROUND_VARIABLE
+from paceline.parallel.node_rounds import NodePlan
 from paceline.parallel.ports import wait_for_listener
+from paceline.parallel.store_server import serve_store
 from paceline.records.writer import replacing
 
 SECONDS_BETWEEN_LOOKS = 0.05
+MARK = "paceline/store"
+"""A key of every store of agents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +60,8 @@ def open_store(world: World, timeout: float) -> dist.Store | None:
     Collective: every rank must call it; it returns once all ranks have connected.
     """
     kind, _, place = world.init_method.partition("://")
+    if kind == "env" and os.environ.get(ROUND_VARIABLE) is not None:  # of our own launcher
+        return connect_store(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", timeout=timeout)
     if kind == "env":
         return None
     peers = Peers(index=world.rank, size=world.size, place=world.init_method, timeout=timeout)
@@ -63,15 +72,53 @@ def open_store(world: World, timeout: float) -> dist.Store | None:
     return store
 
 
-def open_node_store(*, node_rank: int, nnodes: int, rendezvous: str, timeout: float) -> dist.Store:
-    """Return a store of all launchers once they have connected; torchrun in this process shares its server.
+def connect_nodes(plan: NodePlan) -> dist.TCPStore | None:
+    """Return the store of all agents if this one serves it, as nobody else does, once it can be reached."""
+    assert plan.endpoint is not None
+    host, _, port = plan.endpoint.rpartition(":")
+    peers = Peers(kind="node", index=plan.node_rank or 0, size=plan.most, place=plan.endpoint, timeout=plan.timeout)
+    served = None
+    if plan.may_serve and not _listens(host, int(port)):
+        store = served = _connect(plan.endpoint, peers)
+        store.set(MARK, socket.gethostname())
+    else:
+        if plan.may_serve and not _is_ours(plan.endpoint):
+            raise _taken(port, peers)
+        store = connect_store(plan.endpoint, timeout=plan.timeout)
+    if plan.checks_all:
+        wait_for_peers(store, peers)
+    return served
 
-    Collective: the launcher of every node must call it.
-    """
-    peers = Peers(kind="node", index=node_rank, size=nnodes, place=rendezvous, timeout=timeout)
-    store = _connect(rendezvous, peers)
-    wait_for_peers(store, peers)
+
+def serve_nodes(host: str, port: int) -> dist.TCPStore:
+    """Return a store of agents that this process serves, on a host that does not train."""
+    peers = Peers(kind="node", index=0, size=0, place=f"{host}:{port}", timeout=300.0)
+    store = _connect(peers.place, peers)
+    store.set(MARK, socket.gethostname())
     return store
+
+
+def connect_store(endpoint: str, *, timeout: float) -> dist.TCPStore:
+    """Return a connection to the store at an address."""
+    host, _, port = endpoint.rpartition(":")
+    wait_for_listener(host, int(port), timeout)
+    return dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout))
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_ours(endpoint: str) -> bool:
+    """Tell whether a store of Paceline answers at an address, rather than another program."""
+    try:
+        return connect_store(endpoint, timeout=3).check([MARK])
+    except (OSError, RuntimeError):
+        return False
 
 
 def wait_for_peers(store: dist.Store, peers: Peers) -> None:
@@ -130,26 +177,24 @@ def _connect(address: str, peers: Peers) -> dist.TCPStore:
     try:
         if not is_first:
             wait_for_listener(host, int(port), peers.timeout)
-        return dist.TCPStore(
-            host,
-            int(port),
-            is_master=is_first,
-            timeout=limit,
-            wait_for_workers=False,
-            multi_tenant=peers.kind == "node",
-        )
+            return dist.TCPStore(host, int(port), is_master=False, timeout=limit, wait_for_workers=False)
+        return serve_store(host, int(port), timeout=peers.timeout)
     except (OSError, RuntimeError) as cause:  # torch's own errors are of the second kind
-        if "EADDRINUSE" in str(cause) or "address already in use" in str(cause).lower():
-            raise RanksError(
-                f"port {port} on {socket.gethostname()} is taken",
-                hint=f"is {peers.kind} 0 already running? give every {peers.kind} its own {peers.index_flag}, "
-                "or choose another port",
-            ) from cause
+        if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
+            raise _taken(port, peers) from cause
         who = f"{peers.named([peers.index])} could not " + ("listen" if is_first else f"reach {peers.kind} 0")
         raise RanksError(
             f"{who} at {host}:{port} within {peers.timeout:g} s",
             hint=f"is {peers.kind} 0 running, on {host}, with the same address, and is the port open?",
         ) from cause
+
+
+def _taken(port: str, peers: Peers) -> RanksError:
+    return RanksError(
+        f"port {port} on {socket.gethostname()} is taken",
+        hint=f"is {peers.kind} 0 already running? give every {peers.kind} its own {peers.index_flag}, "
+        "or choose another port",
+    )
 
 
 class FileRendezvous:
