@@ -14,6 +14,7 @@ from paceline.core.torch_names import PACKAGE, TESTED, explain_missing_name
 
 SOURCE = Path(__file__).parents[1] / "src" / "paceline"
 PRIVATE = {
+    "torch._C",
     "torch._foreach_copy_",
     "torch._foreach_lerp_",
     "torch._ops.OpOverload",

@@ -16,11 +16,11 @@ from paceline.core.setting_types import Interval
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_environments, read_metrics, read_rank, run_state
 
-STEPS = 2500
+STEPS = 900
 PORT = 29400
 WORK = (
     "train", *SMALL, f"--steps={STEPS}", "--exact=bitwise", "--shards=8", "--save-every=50 steps",
-    "--eval-every=1000 steps", "--log-every=25", "--timeout=60",
+    "--eval-every=450 steps", "--log-every=25", "--timeout=60",
 )  # fmt: skip
 OUTSIDE = f"10.77.0.254:{PORT}"
 
@@ -30,7 +30,7 @@ def undisturbed(tmp_path_factory):
     """Return the weights of one rank that nobody disturbed."""
     config = Config(
         model="mlp", threads=1, track=(), device="cpu", steps=STEPS, exact="bitwise", shards=8, log_every=1000,
-        eval_every=Interval(1000, "step"), runs_dir=tmp_path_factory.mktemp("undisturbed") / "runs",
+        eval_every=Interval(450, "step"), runs_dir=tmp_path_factory.mktemp("undisturbed") / "runs",
     )  # fmt: skip
     return weights(RunFolder(paceline.train(config).folder))
 

@@ -68,6 +68,7 @@ def test_a_rank_that_hangs_is_named_by_the_others(train_on, tmp_path):
     ((_, err),) = ends(lead, code=1)
     assert "no answer within 10 s" in err
     assert "rank 1 silent since step" in err
+    assert re.search(r"rank 0 waited in \w+ of .* numbers, number \d+", err)
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["nobody there", "cable cut"])

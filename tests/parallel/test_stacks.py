@@ -1,14 +1,17 @@
 """The stack of a rank that hangs: written when it is asked for, and the user's function is named."""
 
+import json
 import os
 import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from lab.environment import child_environment
 from paceline.core.processes import process_start
 from paceline.core.world import World
-from paceline.parallel.stacks import _is_whole, describe_stacks, place_of, stack_on_request
+from paceline.parallel.stacks import _is_whole, describe_collective, describe_stacks, place_of, stack_on_request
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import read_rank
@@ -87,3 +90,22 @@ def test_a_dump_that_is_still_being_written_is_waited_for():
     main = 'Current thread 0x1 (most recent call first):\n  File "/my.py", line 9 in forward\n'
     assert not any(_is_whole(text) for text in ("", other, other + main))
     assert _is_whole(other + main + '  File "/my.py", line 20 in <module>\n')
+
+
+ENTRY = {"profiling_name": "gloo:all_reduce", "input_sizes": [[11, 5]], "collective_seq_id": 2}
+
+
+@pytest.mark.parametrize(
+    ("trace", "text"),
+    [
+        (
+            json.dumps({"entries": [{"profiling_name": "gloo:broadcast"}, ENTRY]}),
+            "all_reduce of 11×5 numbers, number 2",
+        ),
+        (json.dumps({"entries": []}), None),
+        ("[]", None),
+        ("{", None),
+    ],
+)
+def test_the_last_collective_of_a_flight_record_is_described(trace, text):
+    assert describe_collective(trace) == text

@@ -15,7 +15,7 @@ from paceline.core.limits import seconds_between_beats
 from paceline.core.units import ranks_text
 from paceline.core.world import World
 from paceline.parallel.flight_recorder import write_collectives
-from paceline.parallel.stacks import describe_stacks
+from paceline.parallel.stacks import describe_stacks, waiting_collective
 from paceline.records.entries import State
 from paceline.records.folder import RunFolder
 from paceline.records.reader import is_alive, read_rank
@@ -70,6 +70,9 @@ def lost_rank_named(folder: RunFolder, world: World, timeout: float) -> Iterator
             raise
         files = {rank: read_rank(folder.rank(rank)) for rank in range(world.size)}
         roll_call = f"no answer within {timeout:g} s: {describe_ranks(files, now=time.time())}"
+        collective = waiting_collective()
+        if collective is not None:
+            roll_call += f"\n  rank {world.rank} waited in {collective}"
         is_written = write_collectives(folder.rank_collectives(world.rank))
         trace = [f"the last collectives of this rank are in {folder.rank_collectives(world.rank)}"] * is_written
         raise RanksError(

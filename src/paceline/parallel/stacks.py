@@ -1,6 +1,7 @@
 """Where the ranks of this host are in their code: each writes its Python stack when another rank asks for it."""
 
 import faulthandler
+import json
 import os
 import re
 import signal
@@ -10,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from paceline.records.folder import RunFolder
 from paceline.records.reader import is_alive
@@ -43,6 +46,22 @@ def describe_stacks(folder: RunFolder, files: Mapping[int, Mapping[str, Any] | N
         time.sleep(0.05)
     places = {rank: place_of(_read(path)) for rank, path in asked.items()}
     return [f"rank {rank} is in {place}" for rank, place in places.items() if place is not None]
+
+
+def waiting_collective() -> str | None:
+    """Return the collective that this rank started last, from torch's flight recorder; None if it kept none."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)  # noqa: SLF001 - has no public name
+    return None if dump is None else describe_collective(dump())
+
+
+def describe_collective(trace: bytes | str) -> str | None:
+    """Return the last collective of a flight record: "all_reduce of 11×5 numbers, number 2"."""
+    try:
+        last = json.loads(trace)["entries"][-1]
+        sizes = ", ".join("×".join(map(str, size)) or "1" for size in last["input_sizes"][:3])
+        return f"{last['profiling_name'].rpartition(':')[2]} of {sizes} numbers, number {last['collective_seq_id']}"
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return None
 
 
 def place_of(stacks: str) -> str | None:
