@@ -25,7 +25,10 @@ def test_a_failing_rank_is_the_first_thing_one_reads(start, faulty, elsewhere):
     first, *rest = errors.splitlines()
     assert first.startswith("paceline: rank 1 on ")
     assert first.endswith("(after step 14): ValueError: a fault that was planted")
-    assert any('faulty.py", line' in line for line in rest), "the traceback leads to the user's file"
+    assert rest[0].endswith('in forward: raise ValueError("a fault that was planted")')
+    assert "faulty.py, line" in rest[0]
+    assert "src/paceline" not in errors, "no frames but those of the user"
+    assert "--verbose shows the whole traceback" in errors
     assert any(line.startswith("  then rank 0 on ") for line in rest)
     assert no_rank_left(elsewhere)
     assert run_state(only_run()) == State.FAILED
