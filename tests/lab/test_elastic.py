@@ -20,7 +20,7 @@ STEPS = 900
 PORT = 29400
 WORK = (
     "train", *SMALL, f"--steps={STEPS}", "--exact=bitwise", "--shards=8", "--save-every=50 steps",
-    "--eval-every=450 steps", "--log-every=25", "--timeout=60",
+    "--eval-every=450 steps", "--log-every=25",
 )  # fmt: skip
 OUTSIDE = f"10.77.0.254:{PORT}"
 
@@ -72,7 +72,7 @@ def node(on, tmp_path):
 
 def test_a_lost_first_node_is_survived_and_taken_in_when_it_returns(hosts, on, node, tmp_path, undisturbed):
     store = on(0, *PACELINE, "rendezvous", OUTSIDE)
-    words = ("--nnodes=2:3", f"--rendezvous={OUTSIDE}", "--max-restarts=3")
+    words = ("--nnodes=2:3", f"--rendezvous={OUTSIDE}", "--max-restarts=3", "--timeout=90")
     wait_for(
         lambda: hosts.run(1, "sh", "-c", f"echo > /dev/tcp/10.77.0.254/{PORT}") and store.poll() is None, "the store"
     )
@@ -101,7 +101,7 @@ def test_a_lost_first_node_is_survived_and_taken_in_when_it_returns(hosts, on, n
 
 
 def test_a_node_that_is_told_to_stop_leaves_and_the_others_go_on(node, tmp_path, undisturbed):
-    words = ("--nnodes=1:2", f"--rendezvous=10.77.0.1:{PORT}", "--max-restarts=1")
+    words = ("--nnodes=1:2", f"--rendezvous=10.77.0.1:{PORT}", "--max-restarts=1", "--timeout=90")
     nodes = [node(host, *words) for host in (1, 2)]
     trains_with(tmp_path, 2)
     began = lead(tmp_path)

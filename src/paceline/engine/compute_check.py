@@ -50,12 +50,9 @@ class ComputeCheck:
 
         `slices` are those of every rank in this step, which has been done.
         """
-        size, rank = self._team.world.size, self._team.world.rank
-        distance = 1 + self._num_checks % (size - 1)  # another rank each time
-        self._num_checks += 1
-        own, theirs = (self._gradients(step, slices[each]) for each in (rank, (rank + distance) % size))
-        told = self._team.gather((own, theirs))
-        doubts = find_doubts(told, distance, tolerance=0.0 if self._is_exact else TOLERANCE)
+        doubts = self._compare(step, slices)
+        if doubts and self._team.world.size > 2:
+            doubts += self._compare(step, slices)  # by other pairs: the rank that is wrong is in most of them
         if doubts:
             hosts = self._team.gather(self._team.world.host)
             raise RanksError(
@@ -63,6 +60,15 @@ class ComputeCheck:
                 hint="test the memory and the processor of that host, exclude it, and resume; the newest checkpoint "
                 "may have wrong updates since the last check; to check every step: --check-compute 1",
             )
+
+    def _compare(self, step: int, slices: Sequence[Sequence[BatchSlice]]) -> list[Doubt]:
+        """Return the pairs of ranks that compute different gradients; other pairs each time. Collective."""
+        size, rank = self._team.world.size, self._team.world.rank
+        distance = 1 + self._num_checks % (size - 1)
+        self._num_checks += 1
+        own, theirs = (self._gradients(step, slices[each]) for each in (rank, (rank + distance) % size))
+        told = self._team.gather((own, theirs))
+        return find_doubts(told, distance, tolerance=0.0 if self._is_exact else TOLERANCE)
 
     def _gradients(self, step: int, slices: Sequence[BatchSlice]) -> Digests | None:
         """Return what describes the gradients of the first micro-batch; None for a rank without samples.
