@@ -50,7 +50,8 @@ def describe_stacks(folder: RunFolder, files: Mapping[int, Mapping[str, Any] | N
 
 def waiting_collective() -> str | None:
     """Return the collective that this rank started last, from torch's flight recorder; None if it kept none."""
-    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)  # noqa: SLF001 - has no public name
+    module = getattr(torch._C, "_distributed_c10d", None)  # noqa: SLF001 - has no public name
+    dump = getattr(module, "_dump_fr_trace_json", None)
     return None if dump is None else describe_collective(dump())
 
 
