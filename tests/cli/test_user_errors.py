@@ -2,6 +2,8 @@
 
 import pytest
 
+from paceline.core.first_cause import VERBOSE_VARIABLE
+
 MODEL = """
 import torch
 
@@ -39,6 +41,7 @@ def test_an_error_in_a_model_is_one_paragraph_with_its_lines(train, mine):
     assert "src/paceline" not in answer.err
 
 
-def test_with_verbose_the_whole_traceback_is_shown(train, mine):
+def test_with_verbose_the_whole_traceback_is_shown(train, mine, monkeypatch):
+    monkeypatch.setenv(VERBOSE_VARIABLE, "1")  # the command sets it for its ranks
     with pytest.raises(RuntimeError):
         train("--verbose", mine)
