@@ -150,6 +150,7 @@ class Variant:
         self.stop.limit = first + steps
         with deterministic_only() if self.exact else contextlib.nullcontext():
             self.training.run(self.stop, save=lambda is_best=False: None, check=lambda: None)
+        self.team.poll(False)  # noqa: FBT003 - the vote of the last step would stop the next variant after one step
         return self.progress.step - first
 
 
