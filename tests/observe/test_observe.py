@@ -89,6 +89,25 @@ def test_ranks_of_torchrun_give_phases_of_every_rank(tmp_path):
     assert 0.5 * measured < predict(case, 2).step.value < 1.5 * measured
 
 
+CLOSURE = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 4)).square().mean()
+    loss.backward()
+    return loss
+for _ in range(20):
+    optimizer.step(closure)
+"""
+
+
+def test_steps_whose_closure_runs_the_backward_pass_are_counted(tmp_path):
+    folder = observe(tmp_path, [sys.executable, "-c", CLOSURE])
+    assert summarise(folder).step == 20
+
+
 @pytest.mark.long
 def test_spawned_ranks_give_the_same_weights_as_unobserved_ones(tmp_path):
     spawn = [sys.executable, SCRIPT]

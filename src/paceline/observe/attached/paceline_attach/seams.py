@@ -127,7 +127,6 @@ def _backward(original: Function) -> Function:
         handle = None
         if journal.rank is not None and isinstance(root, torch.Tensor) and root.requires_grad:
             handle = root.register_hook(_expect_end)  # a lone rank has no gradients to average
-        guard.optimizers.clear()  # a step that failed has not ended
         for listener in listeners:
             listener.backward_starts(root)
         try:
@@ -160,6 +159,8 @@ def _gradients_computed() -> None:
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not guard.is_outermost():
         return
+    if id(optimizer) in guard.optimizers:
+        guard.optimizers.clear()  # its last step failed, and never ended
     guard.optimizers.append(id(optimizer))
     if len(guard.optimizers) == 1:
         for listener in listeners:
