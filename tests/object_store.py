@@ -70,7 +70,7 @@ def object_store(patch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
 def _client(address: str, patch: pytest.MonkeyPatch) -> Any:
     """Return a client of the server; a loaded machine may take long to answer."""
     import boto3
-    import fsspec
+    import fsspec.config
     import s3fs
     from botocore.config import Config
 
