@@ -112,6 +112,8 @@ def _with_rank(launcher: str, environ: Environ) -> tuple[str, Environ]:
 def _by_env(environ: Environ) -> str:
     """Return the address from MASTER_ADDR and MASTER_PORT; torchrun already has a store there."""
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    if ROUND_VARIABLE in environ:
+        return f"agent://{host}:{port}"
     if "TORCHELASTIC_RUN_ID" in environ or not (host and port):
         return "env://"
     return f"tcp://{host}:{port}"

@@ -1,7 +1,6 @@
 """Rendezvous of ranks started by hand, and of launchers: over a port, or over a shared file that may be stale."""
 
 import errno
-import os
 import secrets
 import shutil
 import socket
@@ -17,7 +16,6 @@ import torch.distributed as dist
 from paceline.core.errors import RanksError
 from paceline.core.units import plural
 from paceline.core.world import World
-from paceline.parallel.detect import ROUND_VARIABLE
 from paceline.parallel.node_rounds import NodePlan
 from paceline.parallel.ports import wait_for_listener
 from paceline.parallel.store_server import serve_store
@@ -60,8 +58,8 @@ def open_store(world: World, timeout: float) -> dist.Store | None:
     Collective: every rank must call it; it returns once all ranks have connected.
     """
     kind, _, place = world.init_method.partition("://")
-    if kind == "env" and os.environ.get(ROUND_VARIABLE) is not None:  # of our own launcher
-        return connect_store(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", timeout=timeout)
+    if kind == "agent":  # of our own launcher
+        return connect_store(place, timeout=timeout)
     if kind == "env":
         return None
     peers = Peers(index=world.rank, size=world.size, place=world.init_method, timeout=timeout)
