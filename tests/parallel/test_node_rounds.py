@@ -7,12 +7,12 @@ from paceline.parallel.node_rounds import (
     NodePlan,
     Round,
     host_of,
-    joined,
     must_change,
     node_name,
     node_rank_of,
     parse_round,
     round_text,
+    with_node,
 )
 
 PLAN = NodePlan(fewest=2, most=3, replaces_lost=True)
@@ -21,7 +21,7 @@ PLAN = NodePlan(fewest=2, most=3, replaces_lost=True)
 def after(state: Round, *nodes: str, lost: frozenset[str] = frozenset(), quiet: bool = False, plan=PLAN) -> Round:
     """Return the round after these nodes have asked to join, one after the other."""
     for node in nodes:
-        state = joined(state, node, lost=lost, plan=plan, quiet=quiet)
+        state = with_node(state, node, lost=lost, plan=plan, quiet=quiet)
     return state
 
 
@@ -100,7 +100,7 @@ def one_look(state: Round, node: str, trained: dict[str, int], **options) -> Rou
     if is_in and state.number == trained[node] and not must_change(state, trained[node], lost=lost, plan=plan):
         return state
     if not (is_in and state.number > trained[node]):
-        state = joined(state, node, **options)
+        state = with_node(state, node, **options)
     if state.is_complete and node in state.members:
         trained[node] = state.number
     return state
@@ -118,7 +118,7 @@ def test_any_order_of_arrivals_ends_in_a_round_that_all_nodes_agree_on(data):
         if data.draw(st.booleans()) and len(lost) < 3:
             lost.add(node)
         elif node not in lost:
-            state = joined(state, node, lost=lost, plan=plan, quiet=data.draw(st.booleans()))
+            state = with_node(state, node, lost=lost, plan=plan, quiet=data.draw(st.booleans()))
     living = [node for node in nodes if node not in lost]
     trained = dict.fromkeys(living, -1)
     for _ in range(12):

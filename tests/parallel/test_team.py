@@ -15,7 +15,7 @@ PAIR = World(size=2, launcher="flags", init_method="tcp://127.0.0.1:1")
 def test_a_backend_that_is_not_built_in_is_refused():
     with pytest.raises(ConfigError, match="this torch has no nccl backend") as caught, join(PAIR, torch.device("cuda")):
         pass
-    assert caught.value.hint == "install a torch with it, or use --device cpu"
+    assert caught.value.hint == "install a torch with it, or drop --backend and use --device cpu"
 
 
 def test_an_address_without_a_port_is_refused():

@@ -153,6 +153,7 @@ def test_variables_of_the_user_win_over_our_arguments(no_account, monkeypatch, s
     asked = {"WANDB_PROJECT": "sweep", "WANDB_NAME": "mine", "WANDB_RUN_GROUP": "g", "WANDB_JOB_TYPE": "search"}
     for name, value in {**asked, "WANDB_RUN_ID": "abc123", "WANDB_DIR": str(no_account)}.items():
         monkeypatch.setenv(name, value)
+    wandb.teardown()  # W&B reads WANDB_DIR once per process
     folder = RunFolder(small_run(track=("wandb",), steps=1).folder)
     assert not {"project", "name", "group", "job_type", "dir"} & set(given)
     assert (given["id"], folder.wandb_id.read_text().strip()) == ("abc123", "abc123")

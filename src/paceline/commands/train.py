@@ -9,7 +9,7 @@ import psutil
 from cyclopts import Parameter
 
 from paceline.commands.defaults import ALONE, BEGIN, DEFAULTS
-from paceline.core.errors import ConfigError, ExitCode, PacelineError, StoppedError
+from paceline.core.errors import ExitCode, PacelineError, StoppedError
 from paceline.core.first_cause import exits_reported
 from paceline.core.load import Settings
 from paceline.core.messages import say
@@ -17,7 +17,7 @@ from paceline.core.start import Start
 from paceline.core.world import World
 from paceline.engine.entry import train
 from paceline.launching.launch import launch_ranks
-from paceline.launching.launch_plan import LaunchPlan, plan_launch
+from paceline.launching.launch_plan import plan_launch, refuse_restarts
 from paceline.launching.outcomes import report_failure, report_stop, write_result
 from paceline.launching.slurm_queue import requeue_job
 from paceline.parallel.detect import detect_world, slurm_job
@@ -73,7 +73,7 @@ def train_command(
     start = join_nodes(start, os.environ)
     world = detect_world(os.environ, start)
     plan = plan_launch(settings, start, world, os.environ)
-    _refuse_restarts(start, plan)
+    refuse_restarts(start, plan)
     try:
         if plan is not None:
             return launch_ranks(plan, settings, start, _args_of_ranks(start, resume, summary=summary))
@@ -85,15 +85,6 @@ def train_command(
     if result_file is not None and world.local_rank == 0:
         write_result(result_file, result)
     return ExitCode.FINISHED if result.signal is None else after_stop(result.signal, world, start)
-
-
-def _refuse_restarts(start: Start, plan: LaunchPlan | None) -> None:
-    """Refuse restarts where this process is itself the rank."""
-    if plan is None and start.max_restarts:
-        raise ConfigError(
-            f"--max-restarts {start.max_restarts} has no effect: Paceline starts no ranks here that it could restart",
-            hint="add --nproc, or let the launcher of this process restart it",
-        )
 
 
 def _after_early_stop(stop: StoppedError, world: World, start: Start, *, is_rank: bool) -> int:

@@ -23,7 +23,7 @@ from paceline.engine.own_job import OwnJob, OwnMeter, own_header
 from paceline.engine.own_run import Run
 from paceline.engine.own_steps import OwnSteps
 from paceline.engine.progress import Progress
-from paceline.engine.rank import ALONE, Startup, open_run_folder, quiet_unless_lead, unlocked_note
+from paceline.engine.rank import ALONE, Startup, open_run_folder, quiet_unless_lead
 from paceline.engine.recorded_run import RecordedRun
 from paceline.engine.resume_checks import changes_since, refuse_finished
 from paceline.engine.user_code import agreed_code
@@ -32,6 +32,7 @@ from paceline.parallel.join import joined
 from paceline.parallel.lost_ranks import lost_rank_named
 from paceline.parallel.stacks import stack_on_request
 from paceline.parallel.team import Team
+from paceline.records.attempt import unlocked_note
 from paceline.records.code import code_changes
 from paceline.records.entries import Note, RunResult, State
 from paceline.records.folder import RunFolder

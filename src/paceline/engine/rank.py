@@ -40,7 +40,7 @@ from paceline.parallel.lost_ranks import lost_rank_named
 from paceline.parallel.speed_check import measure_speeds, outliers, speeds_text
 from paceline.parallel.stacks import stack_on_request
 from paceline.parallel.team import Team
-from paceline.records.attempt import has_locks, sees_attempt, take_over
+from paceline.records.attempt import sees_attempt, take_over, unlocked_note
 from paceline.records.code import code_changes, keep_code
 from paceline.records.entries import Note, RunResult, State
 from paceline.records.environment import cpu_name, describe_environment
@@ -252,9 +252,8 @@ def open_run_folder(
 ) -> RunFolder:
     """Create or reopen the run folder; write settings, environment and model. Only the lead calls it."""
     if job.config.upload is not None:
-        Storage(job.config.upload).sizes(
-            f"{job.config.run_name}/000"
-        )  # wrong credentials fail before there is a folder
+        # wrong credentials fail before there is a folder
+        Storage(job.config.upload).sizes(f"{job.config.run_name}/000")
     folder = create_run(job.config) if resume is None else make_inner(resume)
     environment = describe_environment(os.environ, device=describe_device(job.device, cpu_name()))
     environment |= {"gpu": gpu_versions(job.device)} if job.device.type == "cuda" else {}
@@ -284,14 +283,6 @@ def check_shared(folder: RunFolder, job: Job, team: Team) -> None:
             f"rank {blind[0][0]} on {blind[0][1]} does not see the run folder {folder.path} of rank 0",
             hint="with --mode fsdp, set --runs-dir to a folder that every rank can see",
         )
-
-
-def unlocked_note(folder: RunFolder) -> list[Note]:
-    """Return a warning if the file system of a run has no locks."""
-    if has_locks(folder):
-        return []
-    text = f"the file system of {folder.path} has no locks (flock): do not resume the run twice at the same moment"
-    return [Note(text=text, level="warning")]
 
 
 @contextmanager

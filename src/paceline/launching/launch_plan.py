@@ -124,6 +124,15 @@ def _refuse_ranks_in_ranks(world: World, environ: Mapping[str, str]) -> None:
         )
 
 
+def refuse_restarts(start: Start, plan: LaunchPlan | None) -> None:
+    """Refuse restarts where this process is itself the rank."""
+    if plan is None and start.max_restarts:
+        raise ConfigError(
+            f"--max-restarts {start.max_restarts} has no effect: Paceline starts no ranks here that it could restart",
+            hint="add --nproc, or let the launcher of this process restart it",
+        )
+
+
 def is_this_host(host: str) -> bool:
     """Tell whether a name or address belongs to this machine."""
     try:

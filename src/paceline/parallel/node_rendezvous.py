@@ -21,12 +21,12 @@ from paceline.parallel.node_rounds import (
     NodePlan,
     Round,
     host_of,
-    joined,
     must_change,
     node_name,
     node_rank_of,
     parse_round,
     round_text,
+    with_node,
 )
 from paceline.parallel.rendezvous import connect_nodes, connect_store
 from paceline.parallel.store_server import serve_store
@@ -160,7 +160,7 @@ class NodeRendezvous(RendezvousHandler):
             if state.is_complete and self._node in state.members and state.number != before:
                 return state
             lost, quiet = self._beats.lost(now) - {self._node}, now - self._changed > LAST_CALL
-            after = joined(state, self._node, lost=lost, plan=self.plan, quiet=quiet)
+            after = with_node(state, self._node, lost=lost, plan=self.plan, quiet=quiet)
             self._refuse_same_rank(after)
             if after != state:
                 with suppress(RuntimeError):

@@ -76,7 +76,7 @@ def parse_round(text: bytes | str) -> Round | None:
     return Round(**(values | lists))
 
 
-def joined(state: Round, node: str, *, lost: Set[str], plan: NodePlan, quiet: bool) -> Round:
+def with_node(state: Round, node: str, *, lost: Set[str], plan: NodePlan, quiet: bool) -> Round:
     """Return the round after a node has asked to train in the next one.
 
     `lost` are the nodes that have stopped answering. `quiet` tells that nobody has come for a while: then the round

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from paceline.core.errors import InUseError, OvertakenError, RunError
 from paceline.core.processes import process_start
-from paceline.records.entries import State
+from paceline.records.entries import Note, State
 from paceline.records.folder import RunFolder, name_lock
 from paceline.records.reader import is_alive, read_rank
 from paceline.records.schema import Owner, parse_as
@@ -90,6 +90,14 @@ def has_locks(folder: RunFolder) -> bool:
     """Tell whether the file system of a run supports locks."""
     with folder.attempt.open("a+", encoding="utf-8") as file:
         return _lock(file, folder, fcntl.LOCK_SH)
+
+
+def unlocked_note(folder: RunFolder) -> list[Note]:
+    """Return a warning if the file system of a run has no locks."""
+    if has_locks(folder):
+        return []
+    text = f"the file system of {folder.path} has no locks (flock): do not resume the run twice at the same moment"
+    return [Note(text=text, level="warning")]
 
 
 def sees_attempt(folder: RunFolder) -> bool:
