@@ -10,7 +10,8 @@ from tests.campaign import subjects
 from tests.campaign.cases import ALONE, BUCKETS, MODULE, Place, make_case
 from tests.campaign.check import check
 from tests.campaign.inside import FAULTS, FLIPPED_STEP, NUM_SHARDS, replaced, train_case
-from tests.campaign.parts import REFUSED, Conv, Dropped
+from tests.campaign.modules import parts_of
+from tests.campaign.parts import REFUSED, Averaging, Conv, Dropped, Growing
 from tests.ranks.pool import RankPool
 
 SEED = int(os.environ["CAMPAIGN_SEED"])
@@ -25,9 +26,10 @@ def pool():
 
 @pytest.fixture
 def three_ranks():
-    """Return a case in which everything there is can go wrong: batch norm, dropout, three ranks, a smaller batch."""
+    """Return a case in which everything there is can go wrong: batch norm, dropout, an average, several buckets."""
     place = Place(mode="ddp", world_size=3, workers=0, balance=False)
-    number = next(number for number in range(1000) if {Conv, Dropped} <= {*make_case(0, number, MODULE).parts})
+    wanted = {Conv, Dropped, Averaging, Growing}
+    number = next(number for number in range(3000) if wanted <= {*parts_of(0, number)})
     case = make_case(0, number, MODULE)
     assert case.refused is None
     facts = {"place": place, "shards": NUM_SHARDS, "global_batch": 20, "steps": 7, "interruption": None}
