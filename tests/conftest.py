@@ -52,15 +52,18 @@ LAUNCHER = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-
+TERMINAL = ("COLUMNS", "LINES")
 
 BF16 = "TESTS_BF16"
 STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config):
-    """Draw the seed of the campaign's sample and try bf16 once, before workers of xdist are started."""
+    """Draw the seed of the campaign's sample and try bf16 once, before workers of xdist start and torch is imported."""
     os.environ.setdefault("CAMPAIGN_SEED", str(secrets.randbelow(10**6)))
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # threads that spin at barriers slow each other and the other worker down
     if BF16 not in os.environ:
         os.environ[BF16] = find_bf16()
     config.stash[STDERR] = os.dup(2)  # no output is captured yet
@@ -103,10 +106,20 @@ def neutral_environment():
     """Hide what the machine that runs the tests happens to set."""
     patch = pytest.MonkeyPatch()
     for name in list(os.environ):
-        if name.startswith(FOREIGN) or name in LAUNCHER:
+        if name.startswith(FOREIGN) or name in LAUNCHER or name in TERMINAL:
             patch.delenv(name)
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def same_environment():
+    """Remove what a command that ran in this process has set, such as CUDA_VISIBLE_DEVICES for --devices."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import pytest
 from paceline.core.errors import ConfigError
 from paceline.core.start import Start
 from paceline.core.world import World
-from paceline.parallel.detect import detect_world, first_host, slurm_init_method, slurm_job
+from paceline.parallel.detect import detect_world, slurm_init_method, slurm_job
 from paceline.parallel.launchers import in_slurm_task
+from paceline.parallel.nodes import first_host
 from paceline.parallel.ports import DERIVED_PORTS
 from tests.parallel.launcher_variables import ARRAY, MPICH, OPEN_MPI, SALLOC, SBATCH, SRUN, TORCHRUN
 

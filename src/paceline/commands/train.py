@@ -100,8 +100,7 @@ def _args_of_ranks(start: Start, resume: Path | None, *, summary: bool) -> list[
     """Return the arguments of each rank besides the settings."""
     extra = ["--max-requeues", str(start.max_requeues), *(["--summary"] if summary else [])]
     extra += [*(["--check-up"] if start.check_up else []), *(["--backend", start.backend] if start.backend else [])]
-    extra += ["--resume", str(resume)] if resume else []
-    return extra + (["--trust"] if start.trust else [])
+    return [*extra, *(["--resume", str(resume)] if resume else []), *(["--trust"] if start.trust else [])]
 
 
 def _report_exit(problem: PacelineError) -> None:

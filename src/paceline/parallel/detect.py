@@ -1,6 +1,5 @@
 """Detect the rank of this process, from flags or from the variables of a launcher."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from paceline.parallel.launchers import (
     find_launcher,
     in_slurm_task,
 )
-from paceline.parallel.nodes import detect_node, would_train_alone
+from paceline.parallel.nodes import detect_node, first_host, would_train_alone
 from paceline.parallel.ports import derived_port
 from paceline.parallel.visible_gpus import count_gpus
 
@@ -295,9 +294,3 @@ def _refuse_traces(environ: Environ) -> None:
             f"{found[0]}={environ[found[0]]} suggests that this is one of several ranks, but their number is not set",
             hint=BY_HAND,
         )
-
-
-def first_host(nodes: str) -> str:
-    """Return the first host of a Slurm list such as "gpu[03-05,7],login1"."""
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", nodes if first is None else first[0])

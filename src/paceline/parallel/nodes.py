@@ -1,5 +1,6 @@
 """Launchers that start one process per node, which then starts the ranks: Kubeflow Trainer and SkyPilot."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -106,3 +107,9 @@ def _skypilot(environ: Mapping[str, str]) -> Node:
         variable="SKYPILOT_NUM_NODES",
         address="SKYPILOT_NODE_IPS",
     )
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of a Slurm list such as "gpu[03-05,7],login1"."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", nodes if first is None else first[0])
