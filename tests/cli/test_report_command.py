@@ -109,7 +109,9 @@ def test_the_efficiency_of_every_mode_is_that_of_its_devices(run, three_modes, k
     assert cells("page.html", "world") == ["1 rank", "2 ranks", "2 devices of one process"]
     seconds = [run.sample_seconds or 0.0 for run in runs]
     speedups = [seconds[0] / own for own in seconds]
-    assert cells("page.html", "speed-up") == [f"{speedup:.2f}×" for speedup in speedups]
+    shown = cells("page.html", "speed-up")
+    assert [bool(re.search(r" \(\d.*–\d.*\)$", cell)) for cell in shown] == [False, True, True], "an interval each"
+    assert [cell.partition(" (")[0] for cell in shown] == [f"{speedup:.2f}×" for speedup in speedups]
     expected = [f"{100 * speedup / devices:.0f}%" for speedup, devices in zip(speedups, (1, 2, 2), strict=True)]
     assert cells("page.html", "efficiency") == expected
 
@@ -118,7 +120,7 @@ def test_the_efficiency_of_every_mode_is_that_of_its_devices(run, three_modes, k
 def three_modes(tmp_path_factory):
     """Return the folders of real runs: one process, two ranks, and one process with two devices."""
     where = tmp_path_factory.mktemp("modes")
-    words = ["--model=mlp", "--epochs=2", "--threads=1", "--track=none", "--log-every=4"]
+    words = ["--model=mlp", "--epochs=6", "--threads=1", "--track=none", "--log-every=6"]
     modes = {"single": [], "ddp": ["--nproc=2"], "dp": ["--nproc=2"]}
     for mode, more in modes.items():
         command = [sys.executable, "-m", "paceline", "train", *words, f"--mode={mode}", f"--run={mode}", *more]

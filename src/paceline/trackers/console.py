@@ -75,7 +75,8 @@ class Notebook(Plain):
         super()._show(line)
 
     def _rewrite(self, text: str) -> None:
-        print(f"\r{' ' * self._width}\r{text}", end="", file=self._stream, flush=True)
+        if text or self._width:
+            print(f"\r{' ' * self._width}\r{text}", end="", file=self._stream, flush=True)
         self._width = len(text)
 
 
