@@ -4,8 +4,10 @@ import errno
 import secrets
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +24,7 @@ from paceline.parallel.store_server import serve_store
 from paceline.records.writer import replacing
 
 SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_TO_ANSWER = 3.0
 MARK = "paceline/store"
 """A key of every store of agents."""
 
@@ -112,11 +115,20 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _is_ours(endpoint: str) -> bool:
-    """Tell whether a store of Paceline answers at an address, rather than another program."""
-    try:
-        return connect_store(endpoint, timeout=3).check([MARK])
-    except (OSError, RuntimeError):
-        return False
+    """Tell whether a store of Paceline answers at an address, rather than another program.
+
+    Torch waits without a limit for the answer of a program that accepts a connection and says nothing.
+    """
+    found: list[bool] = []
+
+    def ask() -> None:
+        with suppress(OSError, RuntimeError):
+            found.append(connect_store(endpoint, timeout=SECONDS_TO_ANSWER).check([MARK]))
+
+    asking = threading.Thread(target=ask, name="rendezvous-probe", daemon=True)
+    asking.start()
+    asking.join(2 * SECONDS_TO_ANSWER)
+    return found == [True]
 
 
 def wait_for_peers(store: dist.Store, peers: Peers) -> None:
