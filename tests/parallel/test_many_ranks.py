@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from paceline.core.limits import open_files, seconds_between_beats
+from paceline.parallel import wire
 from paceline.parallel.hops import from_lead, joined_on_lead, largest
 from paceline.parallel.replicas import check_replicas
 from tests.parallel.simulated import drive, simulate
@@ -56,15 +57,31 @@ def vote(team):
     return seen[0], calls - len(seen)
 
 
+@pytest.mark.parametrize("size", [3, 64])
+def test_all_stop_after_two_slow_steps(size, monkeypatch):
+    monkeypatch.setattr(wire, "SLOW_STEP", -1.0)
+
+    def late_vote(team):
+        """Poll until the first votes are over, then with a flag on one rank; return the calls until all saw it."""
+        for _ in range(2 * math.ceil(math.log2(size))):
+            assert not team.poll(False)
+        return next(call for call in range(1, 9) if team.poll(team.world.rank == 1))
+
+    results, _ = simulate(size, late_vote)
+    assert len(set(results)) == 1
+    assert results[0] <= 2
+
+
 @pytest.mark.parametrize("size", [3, 64, MANY])
-def test_a_step_costs_a_rank_one_message_and_all_stop_at_the_same_one(size):
+def test_a_step_costs_a_rank_one_message_and_all_stop_at_the_same_one(size, monkeypatch):
+    monkeypatch.setattr(wire, "SLOW_STEP", math.inf)
     results, network = simulate(size, vote)
     rounds = math.ceil(math.log2(size))
     assert len(set(results)) == 1
     first, num_calls = results[0]
     assert first == rounds
     assert set(network.messages.values()) == {num_calls}  # one per call, none in a call that returns True
-    assert set(network.sent.values()) == {8 * num_calls}
+    assert set(network.sent.values()) == {16 * num_calls}
 
 
 WORK = {

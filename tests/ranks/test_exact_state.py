@@ -192,7 +192,7 @@ def test_state_of_every_kind_is_restored(ranks, tmp_path, models, name):
     settings = settings_of(tmp_path, models, name, save_every=Interval(2, "step"))
     whole = final_state(train(ranks, 1, settings))
     stopped = train(ranks, 2, settings, None, 1, 3)
-    assert final_state(stopped)["progress"]["step"] in {3, 4}
+    assert 3 <= final_state(stopped)["progress"]["step"] < 9
     assert differences(whole, final_state(train(ranks, 1, settings, stopped))) == []
 
 

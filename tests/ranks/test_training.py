@@ -109,7 +109,7 @@ def test_a_run_stopped_at_one_world_size_resumes_at_another(ranks, tmp_path, fir
     stopped = ranks(first).run(train_rank, settings, None, first - 1)
     assert {result.state for result in stopped} == {State.STOPPED}
     assert len({result.step for result in stopped}) == 1
-    assert 13 < stopped[0].step < 17
+    assert 13 < stopped[0].step < 22
     resumed = train(ranks, second, settings, stopped[0].folder)
     weights = [final_state(folder)["model"] for folder in (whole, resumed)]
     for name, tensor in weights[0].items():

@@ -28,7 +28,7 @@ from paceline.engine.job import Job, build_job, reads_shards
 from paceline.engine.profiler import NUM_PAIRS, measure_profile, profiled_job
 from paceline.engine.progress import Progress
 from paceline.engine.recorded_job import RecordedJob
-from paceline.engine.resume_checks import changes_since, refuse_finished
+from paceline.engine.resume_checks import changes_since, chosen_by_lead, refuse_finished
 from paceline.engine.run import JobRun
 from paceline.engine.user_code import own_code
 from paceline.models.summary import layer_table
@@ -143,6 +143,7 @@ class Startup:
                 f"--devices {','.join(map(str, self.start.devices))} chooses GPUs, but this rank trains on the CPU",
                 hint="drop it; for several ranks on the CPU use --nproc 2",
             )
+        self.config = chosen_by_lead(self.config, self.team)
         self.team.agree(shared_facts(self.config))
         choose_kernels(self.team.device, bitwise=self.config.exact == "bitwise")
         if self.config.precision == "bf16":

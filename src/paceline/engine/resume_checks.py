@@ -1,13 +1,19 @@
 """What a resumed run is refused for, and what has changed since its checkpoint."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from paceline.core.config import Config
 from paceline.core.errors import FinishedError
 from paceline.engine.progress import Progress
 from paceline.engine.recorded_job import RecordedJob
+from paceline.parallel.team import Team
 from paceline.records.entries import Note
 from paceline.records.folder import RunFolder
+
+CHOSEN = ("accumulate", "sample_order")
+"""Settings that a run chooses where they say auto, and that a resume keeps."""
 
 
 def refuse_finished(folder: RunFolder, progress: Progress, job: RecordedJob) -> None:
@@ -31,3 +37,12 @@ def changes_since(before: dict[str, Any], job: RecordedJob) -> Iterator[Note]:
     promised = before.get("exact", "order")
     if promised != job.config.exact:
         yield Note(text=f"--exact was {promised} until here, and is {job.config.exact} from here on")
+
+
+def chosen_by_lead(config: Config, team: Team) -> Config:
+    """Return the settings with the lead's choice where they say auto: it alone may have read a run to resume.
+
+    Collective: every rank must call it.
+    """
+    chosen = team.from_lead({name: getattr(config, name) for name in CHOSEN})
+    return replace(config, **{name: value for name, value in chosen.items() if getattr(config, name) == "auto"})

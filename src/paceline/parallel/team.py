@@ -81,7 +81,8 @@ class Team:
     def poll(self, flag: bool) -> bool:  # noqa: FBT001 - the flag is the argument
         """Like `any`, but with the flags of an earlier call, so that no rank waits. Collective.
 
-        A rank sends one message per call, and learns of a flag after log2 W to 2·log2 W calls, like every other rank.
+        All ranks learn of a flag in the same call: one or two calls later if these are far apart, else after log2 W to
+        2·log2 W calls, of which each sends one message.
         """
         return flag if self.world.size == 1 else self._wire.poll(int(flag))
 

@@ -1,6 +1,7 @@
 """Control messages on torch.distributed: point to point, so that they do not depend on the order of collectives."""
 
 import pickle
+import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ import torch.distributed as dist
 from paceline.parallel.hops import Hop, Numbers, largest
 
 T = TypeVar("T")
+SLOW_STEP = 0.1
+"""Seconds between two polls, above which a vote makes all its hops in one of them."""
 NUMBERS_TAG, LENGTH_TAG, CONTENT_TAG, VOTE_TAG = 0x9A0, 0x9A1, 0x9A2, 0x9A3
 
 
@@ -20,6 +23,7 @@ class Wire:
         self._group = group
         self._rank, self._size = rank, size
         self._vote: _Vote | None = None
+        self._hops, self._polled = 1, float("inf")
 
     def largest(self, own: Numbers) -> Numbers:
         """Return the largest of the numbers of all ranks. Collective: every rank must call it."""
@@ -33,16 +37,22 @@ class Wire:
     def poll(self, flag: int) -> bool:
         """Make one hop of a vote, and tell whether it ended with a flag that is set. Collective, but waits for no rank.
 
-        The hop is received in the next call. A vote takes log2 W calls. The next one starts in the call that ends
-        it, unless a flag was set: then ranks may leave.
+        The hop is received in the next call, so that a vote takes log2 W calls. Where a rank's calls are far apart, the
+        next vote takes one call: its hops are short beside a step. The next vote starts in the call that ends the one
+        before, unless a flag was set: then ranks may leave.
         """
-        ended = None if self._vote is None else self._vote.advance()
-        if ended is not None and ended[0]:
-            self._vote = None
-            return True
-        if self._vote is None or ended is not None:
-            protocol = largest((flag,), rank=self._rank, size=self._size)
-            self._vote = _Vote(protocol, self._group)
+        now = time.monotonic()
+        is_slow, self._polled = now - self._polled > SLOW_STEP, now
+        for _ in range(self._hops):
+            ended = None if self._vote is None else self._vote.advance()
+            if ended is not None:
+                self._vote, self._hops = None, (self._size - 1).bit_length() if ended[1] else 1
+                if ended[0]:
+                    return True
+            if self._vote is None:
+                protocol = largest((flag, int(is_slow)), rank=self._rank, size=self._size)
+                self._vote = _Vote(protocol, self._group)
+                break
         return False
 
     def settle(self) -> None:
