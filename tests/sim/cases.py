@@ -15,6 +15,8 @@ class Case:
     """Settings of a short run, its number of ranks, and the variables of its simulated ranks."""
 
     argv: Sequence[str] = ()
+    gpu_argv: Sequence[str] = ()
+    """Settings of the run on the GPU only."""
     world: int = 1
     model: str = "cnn"
     steps: int = 4
@@ -36,6 +38,7 @@ class Case:
             *("train", "--data", "digits", "--model", self.model),
             *("--global-batch", str(self.batch), "--threads", "1", "--track", "none", "--log-every", "2"),
             *("--device", device, "--runs-dir", str(runs), "--name", name, *self.argv),
+            *(self.gpu_argv if device == "cuda" else ()),
         ]
         environ = self.environ if device == "cuda" else {}
         lengths = {name: ["--steps", str(self.steps)]}
@@ -63,7 +66,7 @@ CASES = {
     "ghost": Case(argv=["--batch-norm", "ghost"]),
     "bitwise": Case(argv=["--exact", "bitwise"]),
     "profile": Case(argv=["--profile"]),
-    "the second device": Case(argv=["--devices", "1"]),
+    "the second device": Case(gpu_argv=["--devices", "1"]),
     "ddp": Case(world=2),
     "ddp, resume": Case(world=2, resumed_until=7),
     "ddp, bitwise": Case(world=2, argv=["--exact", "bitwise"]),
