@@ -8,6 +8,7 @@ import torch
 from paceline.core.errors import ConfigError, RanksError
 from paceline.engine.compute_check import Doubt, describe_doubts, find_doubts
 from paceline.engine.loop import Training
+from paceline.engine.optimizer import MovingAverage
 from tests.ranks.runs import exact_settings, rank_settings, train, train_rank, unequal
 
 HOSTS = ["a", "b", "c", "d"]
@@ -50,6 +51,53 @@ def test_healthy_ranks_pass_and_the_check_leaves_no_trace(ranks, tmp_path, exact
     assert unequal(plain, checked) == []
 
 
+MODELS = """
+import torch
+from torch import nn
+
+class Normed(nn.Sequential):
+    def __init__(self, num_classes):
+        # the true gradient of the bias of the first layer is 0: batch norm subtracts it again
+        super().__init__(
+            nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, num_classes)
+        )
+
+class Moving(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.quick, self.slow = nn.Linear(64, num_classes), nn.Linear(64, num_classes).requires_grad_(False)
+
+    def forward(self, images):
+        if self.training:
+            with torch.no_grad():
+                self.slow.bias.lerp_(images.mean(), 0.1)
+        return self.quick(images.flatten(1)) + 0.5 * self.slow(images.flatten(1))
+"""
+
+
+def own_model(tmp_path, name):
+    path = tmp_path / "models.py"
+    path.write_text(MODELS)
+    return f"{path}:{name}"
+
+
+def test_frozen_parameters_that_the_forward_pass_changes_are_restored_after_the_check(ranks, tmp_path):
+    model = own_model(tmp_path, "Moving")
+    plain = train(ranks, 3, exact_settings(tmp_path / "plain", model=model, steps=4))
+    checked = train(ranks, 3, exact_settings(tmp_path / "checked", model=model, steps=4, check_compute=1))
+    assert unequal(plain, checked) == []
+
+
+def train_with_other_threads(team, settings):
+    """Train; rank 1 adds numbers in another order, as it has more threads."""
+    return train_rank(team, settings | {"threads": 1 + team.world.rank})
+
+
+def test_ranks_with_other_numbers_of_threads_pass(ranks, tmp_path):
+    settings = rank_settings(tmp_path, model=own_model(tmp_path, "Normed"), steps=4, check_compute=1)
+    assert {result.step for result in ranks(2).run(train_with_other_threads, settings)} == {4}
+
+
 def test_one_rank_cannot_be_checked(ranks, tmp_path):
     with pytest.raises(ConfigError, match="--check-compute 5 needs at least two ranks"):
         ranks(1).run(train_rank, rank_settings(tmp_path, check_compute=5))
@@ -67,6 +115,25 @@ def test_the_rank_in_most_pairs_that_differ_is_the_wrong_one():
 
 def test_ranks_without_samples_are_not_compared():
     assert find_doubts([({"w": (1.0,)}, None), (None, {"w": (1.0,)})], 1, tolerance=0) == []
+
+
+def test_rounding_noise_of_a_zero_gradient_is_no_difference():
+    own, theirs = {"w": (1.0,), "b": (1.4e-9,)}, {"w": (1.0,), "b": (9.4e-10,)}
+    assert find_doubts([(own, theirs), (own, theirs)], 1, tolerance=1e-3) == []
+    large = {"w": (1.0,), "b": (2e-4,)}
+    assert find_doubts([(own, large), (own, large)], 1, tolerance=1e-3) == [Doubt(1, 0, ["b"]), Doubt(0, 1, ["b"])]
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "differ"),
+    [((INF, NAN), (INF, NAN), False), ((NAN, NAN), (INF, INF), False), ((INF, INF), (1.0, 1.0), True)],
+)
+def test_a_run_that_diverges_on_both_ranks_accuses_none(own, theirs, differ):
+    found = find_doubts([({"w": own}, None), (None, {"w": theirs})], 1, tolerance=1e-3)
+    assert bool(found) == differ
 
 
 def train_with_a_flipped_bit(team, settings, part):
@@ -94,6 +161,30 @@ def test_a_flipped_bit_is_repaired_from_the_majority(ranks, tmp_path, part):
     log = (results[0].folder / "log.txt").read_text()
     assert "after step 2" in log
     assert "(ranks 0,2 against rank 1); repaired from the majority" in log
+
+
+def train_with_a_flip_before_the_average(team, settings):
+    """Train; a bit of a weight of rank 0 flips in the update of the second step, and the average takes it in."""
+    honest = MovingAverage.update
+
+    def update(self, step):
+        if step == 1 and team.world.rank == 0:
+            next(self._source.parameters()).data.view(-1)[:1].view(torch.int32).bitwise_xor_(1 << 20)
+        honest(self, step)
+
+    with patch.object(MovingAverage, "update", update):
+        return train_rank(team, settings)
+
+
+def test_an_average_of_a_flipped_bit_is_repaired_too(ranks, tmp_path):
+    averaged = {"ema": 0.9, "steps": 4}
+    plain = train(ranks, 3, exact_settings(tmp_path / "plain", **averaged))
+    settings = exact_settings(tmp_path / "repaired", check_replicas=1, repair_replicas=True, **averaged)
+    results = ranks(3).run(train_with_a_flip_before_the_average, settings)
+    assert unequal(plain, results[0].folder) == []
+    log = (results[0].folder / "log.txt").read_text()
+    assert "ema: " in log
+    assert "(ranks 1,2 against rank 0)" in log
 
 
 def test_a_flipped_bit_in_optimizer_state_is_noticed(ranks, tmp_path):

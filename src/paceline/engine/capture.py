@@ -5,7 +5,7 @@ gives the other ranks its names and shapes, and tensors are sent one after the o
 the target memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -39,6 +39,25 @@ def optimizer_tensors(optimizers: Mapping[str, torch.optim.Optimizer], model: nn
         for key, value in memory.items()
         if isinstance(value, Tensor)
     }
+
+
+def replicated_tensors(
+    model: nn.Module,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    averages: Mapping[str, nn.Module],
+    *,
+    own_buffers: Collection[str],
+) -> dict[str, Tensor]:
+    """Return the tensors of a model, its optimizers and its averages that must have the same bits on every rank.
+
+    `own_buffers` are those of the model, and so of its averages, that each rank updates from its own samples.
+    """
+    tensors = model.state_dict() | optimizer_tensors(optimizers, model)
+    own = set(own_buffers)
+    for part, average in averages.items():
+        tensors |= {f"{part}: {name}": value for name, value in average.state_dict().items()}
+        own |= {f"{part}: {name}" for name in own_buffers}
+    return {name: tensor for name, tensor in tensors.items() if name not in own}
 
 
 def capture_other_buffers(model: nn.Module) -> dict[str, Tensor]:

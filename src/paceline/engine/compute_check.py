@@ -1,6 +1,7 @@
 """Finds a rank that computes wrong gradients: another rank computes one of its micro-batches again."""
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -23,6 +24,10 @@ from paceline.parallel.team import Team
 
 TOLERANCE = 1e-3
 """Relative difference of norms and sums of gradients that kernels may make, without --exact bitwise."""
+FLOOR = 0.1
+"""Fraction of the largest norm to which gradients with smaller norms are compared: a true gradient of 0 is noise."""
+AUTOCAST_FLOOR = 1.0
+"""The same for bf16 and fp16, whose noise is larger."""
 NUM_SHOWN = 3
 Digest = tuple[float, ...]
 Digests = dict[str, Digest]
@@ -68,12 +73,13 @@ class ComputeCheck:
         self._num_checks += 1
         own, theirs = (self._gradients(step, slices[each]) for each in (rank, (rank + distance) % size))
         told = self._team.gather((own, theirs))
-        return find_doubts(told, distance, tolerance=0.0 if self._is_exact else TOLERANCE)
+        floor = FLOOR if self._job.config.precision == "fp32" else AUTOCAST_FLOOR
+        return find_doubts(told, distance, tolerance=0.0 if self._is_exact else TOLERANCE, floor=floor)
 
     def _gradients(self, step: int, slices: Sequence[BatchSlice]) -> Digests | None:
         """Return what describes the gradients of the first micro-batch; None for a rank without samples.
 
-        Leaves no trace: neither in the gradients of the step nor in buffers.
+        Leaves no trace: neither in the gradients of the step nor in buffers and frozen parameters.
         """
         if not slices:
             return None
@@ -83,7 +89,7 @@ class ComputeCheck:
             job.splits.train, job.plan, range(step, step + 1), slices=[part], last_slices=[part], config=config,
             device=job.device,
         )  # fmt: skip
-        before = Snapshot(job.model)
+        before = Snapshot(job.model, with_frozen=True)
         seed_generators(mix(config.seed, step, part.position), job.device)
         batch = moved(align_leaves(loaded.batch), job.device, job.memory_format)
         with job.autocast():
@@ -109,28 +115,38 @@ class ComputeCheck:
 
 
 def find_doubts(
-    told: Sequence[tuple[Digests | None, Digests | None]], distance: int, *, tolerance: float
+    told: Sequence[tuple[Digests | None, Digests | None]], distance: int, *, tolerance: float, floor: float = FLOOR
 ) -> list[Doubt]:
-    """Return the pairs of ranks that differ, from what each computed for itself and for the rank at a distance."""
+    """Return the pairs of ranks that differ, from what each computed for itself and for the rank at a distance.
+
+    Differences up to `tolerance` times the norm are accepted, and up to `tolerance` times `floor` times the largest.
+    """
     doubts = []
     for rank, (_, theirs) in enumerate(told):
         other = (rank + distance) % len(told)
         own = told[other][0]
         if own is None or theirs is None:
             continue
-        names = [name for name in own.keys() | theirs.keys() if not _equal(own.get(name), theirs.get(name), tolerance)]
+        norms = (digest[0] for each in (own, theirs) for digest in each.values())
+        least = floor * max((norm for norm in norms if math.isfinite(norm)), default=0.0)
+        names = [
+            name
+            for name in own.keys() | theirs.keys()
+            if not _equal(own.get(name), theirs.get(name), tolerance, least=least)
+        ]
         if names:
             doubts.append(Doubt(other, rank, sorted(names)))
     return doubts
 
 
-def _equal(first: Digest | None, second: Digest | None, tolerance: float) -> bool:
+def _equal(first: Digest | None, second: Digest | None, tolerance: float, *, least: float) -> bool:
+    """Compare two gradients; `least` is the smallest norm that the tolerance refers to."""
     if first is None or second is None or tolerance == 0:
         return first == second
-    scale = max(abs(first[0]), abs(second[0]))
-    return all(a == b or abs(a - b) <= tolerance * scale for a, b in zip(first, second, strict=True)) or (
-        first[0] != first[0] and second[0] != second[0]
-    )
+    if not (math.isfinite(first[0]) and math.isfinite(second[0])):
+        return math.isfinite(first[0]) == math.isfinite(second[0])  # a run that diverges does so on both
+    scale = max(first[0], second[0], least)
+    return all(abs(a - b) <= tolerance * scale for a, b in zip(first, second, strict=True))
 
 
 def describe_doubts(doubts: Sequence[Doubt], step: int, hosts: Sequence[str]) -> str:

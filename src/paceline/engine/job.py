@@ -18,8 +18,8 @@ from paceline.engine.capture import (
     capture_optimizer,
     capture_other_buffers,
     make_missing_buffers,
-    optimizer_tensors,
     receive_tensors,
+    replicated_tensors,
     restore_groups,
     restore_model,
     restore_optimizer,
@@ -135,11 +135,9 @@ class Job:
 
         The reducer and ghost batch norm keep all buffers equal, synchronised batch norm keeps its own equal.
         """
-        tensors = self.model.state_dict() | optimizer_tensors({"": self.optimizer}, self.model)
-        if averaged or self.plan.shards is not None:
-            return tensors
-        own = own_buffers(self.model)
-        return {name: tensor for name, tensor in tensors.items() if name not in own}
+        own = () if averaged or self.plan.shards is not None else own_buffers(self.model)
+        averages = {part: each.model for part, each in self._saved_averages()}
+        return replicated_tensors(self.model, {"": self.optimizer}, averages, own_buffers=own)
 
     def unreadable(self, team: Team) -> list[str] | None:
         """Return the images that any rank could not decode so far; None if one stops the run.
@@ -199,14 +197,17 @@ class Job:
 
     def _other_buffers(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return the buffers that the state dicts of the model and its average leave out."""
-        models = {"model": self.model} | ({} if self.ema is None else {"ema": self.ema.model})
-        models |= {part: each.model for part, each in self._saved_teachers()}
+        models = {"model": self.model} | {part: each.model for part, each in self._saved_averages()}
         captured = {name: capture_other_buffers(model) for name, model in models.items()}
         return {name: buffers for name, buffers in captured.items() if buffers}
 
     def _saved_teachers(self) -> list[tuple[str, MovingAverage]]:
         """Return the teachers with the names of their parts in a checkpoint."""
         return [(f"teacher {name}", each) for name, each in self.teachers.items()]
+
+    def _saved_averages(self) -> list[tuple[str, MovingAverage]]:
+        """Return all moving averages with the names of their parts in a checkpoint."""
+        return self._saved_teachers() + ([] if self.ema is None else [("ema", self.ema)])
 
     def restore(self, state: dict[str, Any], team: Team) -> Progress:
         """Restore the lead's checkpoint, and return its progress. Collective: every rank must call it.
@@ -218,10 +219,8 @@ class Job:
         if state.get("optimizer_groups") is not None:
             restore_groups(self.optimizer, state["optimizer_groups"], team)
         self.scaler.load_state_dict(state["scaler"])
-        if self.ema is not None:
-            self._restore_weights("ema", self.ema.model, state, team)
-        for part, teacher in self._saved_teachers():
-            self._restore_weights(part, teacher.model, state, team)
+        for part, average in self._saved_averages():
+            self._restore_weights(part, average.model, state, team)
         if self.reducer is not None and state.get("magnitudes") is not None:
             self.reducer.restore(receive_tensors(state["magnitudes"], team))
         return Progress.from_dict(state["progress"])

@@ -13,7 +13,7 @@ from paceline.core.errors import TaskError
 from paceline.core.metrics import Sums
 from paceline.core.schedule import LrPlan
 from paceline.core.units import count
-from paceline.engine.capture import optimizer_tensors
+from paceline.engine.capture import replicated_tensors
 from paceline.engine.own_parts import OwnParts
 from paceline.engine.own_pass import OwnPasses
 from paceline.engine.progress import Progress
@@ -127,11 +127,8 @@ class OwnJob:
 
     def replicated(self, *, averaged: bool) -> dict[str, Tensor]:
         """Return the tensors that must have the same bits on every rank; `averaged`: buffers were just averaged."""
-        tensors = self.parts.root.state_dict() | optimizer_tensors(self.parts.optimizers, self.parts.root)
-        if averaged or self.plan.shards is not None:
-            return tensors
-        own = own_buffers(self.parts.root)
-        return {name: tensor for name, tensor in tensors.items() if name not in own}
+        own = () if averaged or self.plan.shards is not None else own_buffers(self.parts.root)
+        return replicated_tensors(self.parts.root, self.parts.optimizers, {}, own_buffers=own)
 
     def unreadable(self, _team: Team) -> None:
         """Return None: the data are the user's."""

@@ -22,6 +22,16 @@ def buffer_places(model: nn.Module) -> list[Place]:
     return [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
 
 
+def parameter_places(model: nn.Module, *, trained: bool) -> list[Place]:
+    """Return the places of all parameters that are trained, or of all that are frozen."""
+    return [
+        (module, name)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.requires_grad == trained
+    ]
+
+
 def current_values(places: Iterable[Place]) -> list[Tensor]:
     """Return the tensors in these places, complex ones as pairs of real numbers."""
     tensors = [getattr(module, name).detach() for module, name in places]
@@ -122,9 +132,11 @@ def _value(place: Place) -> Tensor:
 
 
 class Snapshot:
-    """The buffers of a model at one time, including those that are None."""
+    """The buffers of a model at one time, including those that are None; also its frozen parameters, if asked for."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, with_frozen: bool = False) -> None:
+        places = parameter_places(model, trained=False) if with_frozen else ()
+        self.frozen = {place: _value(place).detach().clone() for place in places}
         self._places = [(module, name) for module in model.modules() for name in module._buffers]  # noqa: SLF001 - the only way to see those that are None
         self._tensors = [_value(place) for place in self._places]
         self._copies = [None if tensor is None else tensor.clone() for tensor in self._tensors]
@@ -142,6 +154,8 @@ class Snapshot:
                 setattr(*place, tensor)
             if copy is not None:
                 tensor.copy_(copy)
+        for place, copy in self.frozen.items():
+            _value(place).data.copy_(copy)  # a forward pass may replace `data`
 
 
 def weights_changed(name: str) -> ModelError:

@@ -37,8 +37,7 @@ def find_changing_state(model: nn.Module, compute: Callable[[int], None], *, nam
     """
     was_training = model.training
     model.train()
-    before = Snapshot(model)
-    frozen = {place: getattr(*place).detach().clone() for place in _parameter_places(model, trained=False)}
+    before = Snapshot(model, with_frozen=True)
     trained = _hashes(model, trained=True)
     seen, gradients, late = [], [], {}
     for shard in (1, 0, 1):
@@ -47,11 +46,9 @@ def find_changing_state(model: nn.Module, compute: Callable[[int], None], *, nam
         gradients.append({each: short_hash(p.grad) for each, p in model.named_parameters() if p.grad is not None})
         seen.append(list(_attributes(model)))
         late |= {place: getattr(*place) for place in before.empty if getattr(*place) is not None}
-        changed = [place for place, value in frozen.items() if short_hash(getattr(*place)) != short_hash(value)]
+        changed = [place for place, value in before.frozen.items() if short_hash(getattr(*place)) != short_hash(value)]
         model.zero_grad(set_to_none=True)
         before.restore()
-        for place in changed:
-            getattr(*place).data.copy_(frozen[place])
     _refuse_changed_weights(trained, _hashes(model, trained=True))
     _refuse_changed_attributes(seen)
     if gradients[0] != gradients[2]:
@@ -71,13 +68,6 @@ def _refuse_sparse_gradients(model: nn.Module) -> None:
                 f"the gradient of {name} is sparse; --exact bitwise adds dense gradients",
                 hint="use sparse=False in the module that holds it, or --exact order",
             )
-
-
-def _parameter_places(model: nn.Module, *, trained: bool) -> Iterator[Place]:
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad == trained:
-                yield module, name
 
 
 def _hashes(model: nn.Module, *, trained: bool) -> dict[str, int]:
