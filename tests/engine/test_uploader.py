@@ -1,19 +1,25 @@
 """Runs in an object store: copied while they train, resumed from there, despite refused and slow uploads."""
 
+import errno
 import shutil
+from uuid import uuid4
 
 import pytest
 
 from paceline.core.config import Config
 from paceline.core.errors import RunError, SettingError, StorageError
 from paceline.core.setting_types import Interval
+from paceline.engine import uploader as uploader_module
 from paceline.engine.checkpoint import Checkpoints, load_checkpoint
 from paceline.engine.entry import train
 from paceline.engine.uploader import Uploader
-from paceline.records.folder import RunFolder, make_inner
-from paceline.records.manifest import CHECKSUM, MANIFEST, file_facts, write_manifest
+from paceline.records import mirror
+from paceline.records.folder import RunFolder
+from paceline.records.manifest import CHECKSUM, MANIFEST
 from paceline.records.mirror import fetch_run, mirror_address, open_run
+from paceline.records.storage import Storage
 from tests.object_store import BUCKET, content, names, object_store
+from tests.records.sample_run import saved, started
 
 PLACE = f"s3://{BUCKET}/runs"
 
@@ -89,18 +95,8 @@ def test_a_store_that_refuses_to_the_end_costs_only_the_copy(store, tmp_path, ca
     store.refused = 0
 
 
-def saved(folder, step):
-    """Make a checkpoint of two files."""
-    path = folder.checkpoint(step)
-    path.mkdir()
-    (path / "model.safetensors").write_bytes(b"x" * 1000)
-    write_manifest(path, {"files": {"model.safetensors": file_facts(path / "model.safetensors").as_dict()}})
-
-
 def test_a_slow_upload_holds_up_nothing_and_skips_what_is_removed_meanwhile(store, tmp_path):
-    path = tmp_path / "r" / "001"
-    path.mkdir(parents=True)
-    folder = make_inner(RunFolder(path))
+    folder = started(tmp_path)
     store.open.clear()
     uploader = Uploader(folder, f"{PLACE}/r/001")
     for step in (1, 2, 3, 4):
@@ -155,3 +151,25 @@ def test_a_store_without_its_library_says_what_to_install(tmp_path):
 def test_an_upload_to_no_address_is_refused(upload):
     with pytest.raises(SettingError, match="is no address"):
         Config(upload=upload)
+
+
+def test_a_run_folder_that_cannot_be_read_is_named_and_tried_again(tmp_path, monkeypatch):
+    place = f"memory://{uuid4().hex}"
+    folder, problems = started(tmp_path), [OSError(errno.ESTALE, "Stale file handle")]
+    found = mirror._record_files
+
+    def unreadable_once(*args, **options):
+        if problems:
+            raise problems.pop()
+        return found(*args, **options)
+
+    monkeypatch.setattr(mirror, "_record_files", unreadable_once)
+    monkeypatch.setattr(uploader_module, "FIRST_WAIT", 0.01)
+    saved(folder, 1)
+    uploader = Uploader(folder, place)
+    uploader.notify()
+    uploader.close()
+    (warning,) = uploader.news()
+    assert warning.startswith("cannot read the run to copy it: ")
+    assert "Stale file handle" in warning
+    assert f"checkpoints/step-00000001/{CHECKSUM}" in Storage(place).sizes()

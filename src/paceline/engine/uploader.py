@@ -65,13 +65,20 @@ class Uploader:
         try:
             self._mirror.update(ended=ended)
         except StorageError as problem:
-            self._failures += 1
-            if self._failures == 1 or (ended and self._failures == LAST_TRIES):
-                rest = "the newest state is on this machine only" if ended else "trying again in the background"
-                with self._wake:
-                    self._news.append(f"{problem.message}; {rest}")
+            self._fail(problem.message, ended=ended)
             return False
         except FileNotFoundError:  # the run removed a file meanwhile
             return True
+        except OSError as problem:  # of this machine's disk
+            self._fail(f"cannot read the run to copy it: {problem}", ended=ended)
+            return False
         self._failures = 0
         return True
+
+    def _fail(self, text: str, *, ended: bool) -> None:
+        """Count a failure; warn of the first one, and of the last one."""
+        self._failures += 1
+        if self._failures == 1 or (ended and self._failures == LAST_TRIES):
+            rest = "the newest state is on this machine only" if ended else "trying again in the background"
+            with self._wake:
+                self._news.append(f"{text}; {rest}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from paceline.core.errors import InUseError, OvertakenError, RunError
+from paceline.core.messages import say_if_slow
 from paceline.core.processes import process_start
 from paceline.records.entries import Note, State
 from paceline.records.folder import RunFolder, name_lock
@@ -28,7 +29,7 @@ UNSUPPORTED = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 def claim_run(folder: RunFolder) -> None:
     """Claim a run before resuming it, unless another process trains it: of two at the same moment, one is refused."""
     with folder.attempt.open("a+", encoding="utf-8", errors="replace") as file:
-        _lock(file, folder, fcntl.LOCK_EX)
+        _lock(file, fcntl.LOCK_EX)
         owner = _owner(file, folder)
         if owner is not None:
             raise InUseError(
@@ -39,10 +40,11 @@ def claim_run(folder: RunFolder) -> None:
 
 
 @contextmanager
-def choosing_run(parent: Path) -> Iterator[None]:
-    """Hold off other processes that choose one of the runs below a name, or start one."""
+def choosing_run(parent: Path, *, patience: float | None = None) -> Iterator[None]:
+    """Hold off other processes that choose one of the runs below a name, start one, or copy one to this machine."""
     with name_lock(parent).open("a+", encoding="utf-8") as file:
-        _lock(file, RunFolder(parent), fcntl.LOCK_EX)
+        with say_if_slow(f"waiting for another process, which holds {file.name}"):
+            _lock(file, fcntl.LOCK_EX, patience)
         yield
 
 
@@ -61,7 +63,7 @@ def take_over(folder: RunFolder) -> RunFolder:
     After a restart, ranks of the earlier attempt may still be running, cut off from the others.
     """
     with folder.attempt.open("a+", encoding="utf-8", errors="replace") as file:
-        _lock(file, folder, fcntl.LOCK_EX)
+        _lock(file, fcntl.LOCK_EX)
         token = secrets.token_hex(8)
         _write(file, token)
     return replace(folder, token=token)
@@ -77,7 +79,7 @@ def fenced(folder: RunFolder) -> Iterator[None]:
         yield
         return
     with folder.attempt.open(encoding="utf-8", errors="replace") as file:
-        _lock(file, folder, fcntl.LOCK_SH)
+        _lock(file, fcntl.LOCK_SH)
         if _read(file).get("token") != folder.token:
             raise OvertakenError(
                 f"{folder.path} is continued by a newer attempt, so this one no longer writes to it",
@@ -89,7 +91,7 @@ def fenced(folder: RunFolder) -> Iterator[None]:
 def has_locks(folder: RunFolder) -> bool:
     """Tell whether the file system of a run supports locks."""
     with folder.attempt.open("a+", encoding="utf-8") as file:
-        return _lock(file, folder, fcntl.LOCK_SH)
+        return _lock(file, fcntl.LOCK_SH)
 
 
 def unlocked_note(folder: RunFolder) -> list[Note]:
@@ -109,15 +111,16 @@ def sees_attempt(folder: RunFolder) -> bool:
         return False
 
 
-def _lock(file: IO[str], folder: RunFolder, kind: int) -> bool:
+def _lock(file: IO[str], kind: int, patience: float | None = None) -> bool:
     """Lock a file until it is closed, and return True; return False where the file system has no locks."""
-    deadline = time.monotonic() + SECONDS_TO_LOCK
+    patience = SECONDS_TO_LOCK if patience is None else patience
+    deadline = time.monotonic() + patience
     while True:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError as cause:
             if time.monotonic() > deadline:
-                raise _cannot_lock(file, folder) from cause
+                raise _cannot_lock(file, patience) from cause
             time.sleep(SECONDS_BETWEEN_TRIES)
         except OSError as cause:
             if cause.errno in UNSUPPORTED:
@@ -127,11 +130,11 @@ def _lock(file: IO[str], folder: RunFolder, kind: int) -> bool:
             return True
 
 
-def _cannot_lock(file: IO[str], folder: RunFolder) -> RunError:
+def _cannot_lock(file: IO[str], patience: float) -> RunError:
     owner = _read(file)
     who = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
     return RunError(
-        f"{folder.attempt} is still locked after {SECONDS_TO_LOCK:g} seconds; {who} used it last",
+        f"{file.name} is still locked after {patience:g} seconds; {who} used it last",
         hint="a process that is stopped or hangs keeps the lock: end it, then try again",
     )
 

@@ -1,11 +1,14 @@
 """A run folder in an object store: what is copied there, in which order, and how it comes back."""
 
 import json
+import math
 import os
 import shutil
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from paceline.core.addresses import storage_address
 from paceline.core.config import Config
@@ -41,21 +44,24 @@ def local_copy(path: Path, runs_dir: Path) -> Path:
 
 def mirror_address(folder: RunFolder) -> str | None:
     """Return where a run is copied to; None if nowhere."""
-    try:
-        return str(json.loads(folder.mirror.read_text(encoding="utf-8"))["address"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    address = _read_mirror(folder).get("address")
+    return None if address is None else str(address)
 
 
 def choose_mirror(folder: RunFolder, upload: str) -> str:
-    """Return where to copy a run below an address: the same place as before, or the first free number of its name."""
+    """Return where to copy a run below an address: the same place as before, or the first free number of its name.
+
+    The settings are copied at once: a run of the same name on another machine then takes the next number.
+    """
     address = mirror_address(folder)
     if address is None or not address.startswith(f"{upload.rstrip('/')}/"):
         parent = f"{upload.rstrip('/')}/{folder.path.parent.name}"
         taken = _numbers(Storage(parent).sizes())
         number = int(folder.path.name) if folder.path.name.isdigit() else 1
         address = f"{parent}/{max([number, *(each + 1 for each in taken)]):03d}"
-        write_json(folder.mirror, {"address": address})
+        write_json(folder.mirror, {"address": address, "checkpoints": []})
+        with suppress(StorageError):  # a store that refuses writes costs only the copy, and the first upload reports it
+            Storage(address).put(folder.config, CONFIG)
     return address
 
 
@@ -66,22 +72,35 @@ class Mirror:
         self._folder, self._storage = folder, storage
         self._there: set[str] | None = None
         """The complete checkpoints in the store."""
+        self._own = {str(name) for name in _read_mirror(folder).get("checkpoints", ())}
+        """The checkpoints of this run that may be in the store, whole or in part. It removes no others."""
 
     def update(self, *, ended: bool = False) -> None:
-        """Copy what is new, and then remove checkpoints that the run has removed."""
+        """Copy what is new, and then remove checkpoints that the run had removed before.
+
+        One that it removes during the copy stays until the next call: a checkpoint in the store may call it the best.
+        """
         if self._there is None:
             self._there = complete_checkpoints(self._storage.sizes())
+        paths = [path for path in list_checkpoints(self._folder.checkpoints) if path.is_dir()]
+        before = {path.name for path in paths}
+        self._note_own(before)
         for name in _record_files(self._folder, ended=ended):
             self._copy(name)
-        for path in list_checkpoints(self._folder.checkpoints):
-            if path.is_dir() and path.name not in self._there:
+        for path in paths:
+            if path.name not in self._there:
                 self._copy_checkpoint(path)
-        here = {path.name for path in list_checkpoints(self._folder.checkpoints)}
         for name in ("last", "best"):
             self._copy(f"{CHECKPOINTS}/{name}")
-        gone = self._there - here
-        if gone and here & self._there:
-            self._remove(gone)
+        here = {path.name for path in list_checkpoints(self._folder.checkpoints)}
+        if before & self._there and before & here <= self._there:
+            self._remove(self._own - before - here)
+
+    def _note_own(self, checkpoints: set[str]) -> None:
+        """Record these checkpoints as copies of this run, also for its next attempt."""
+        if not checkpoints <= self._own:
+            self._own |= checkpoints
+            write_json(self._folder.mirror, {"address": self._storage.address, "checkpoints": sorted(self._own)})
 
     def _copy(self, name: str) -> None:
         file = self._folder.path / name
@@ -91,6 +110,8 @@ class Mirror:
     def _copy_checkpoint(self, path: Path) -> None:
         """Copy the files of a checkpoint, its checksum last, unless the run removes it meanwhile."""
         files = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+        if CHECKSUM not in files:  # the run removed it meanwhile
+            return
         order = sorted(files, key=lambda name: (name == CHECKSUM, name == MANIFEST, name))
         try:
             for name in order:
@@ -108,6 +129,7 @@ class Mirror:
             self._storage.remove([name for name in names if not name.endswith(f"/{CHECKSUM}")])
             assert self._there is not None
             self._there.discard(checkpoint)
+            self._own.discard(checkpoint)
 
 
 def complete_checkpoints(names: Iterable[str]) -> set[str]:
@@ -118,13 +140,13 @@ def complete_checkpoints(names: Iterable[str]) -> set[str]:
 
 
 def fetch_newest(config: Config) -> None:
-    """Copy the newest run of the name from the object store, if this machine has no run of that name."""
+    """Copy the newest run of the name that has a checkpoint in the object store, if there is no run of it here."""
     assert config.upload is not None
     parent = config.runs_dir / config.run_name
     if list_runs_below(parent):
         return
     address = f"{config.upload.rstrip('/')}/{config.run_name}"
-    numbers = _numbers(name for name in Storage(address).sizes() if name.endswith(f"/{CONFIG}"))
+    numbers = _numbers(name for name in Storage(address).sizes() if name.endswith(f"/{CHECKSUM}"))
     if numbers:
         fetch_run(f"{address}/{max(numbers):03d}", config.runs_dir)
 
@@ -141,7 +163,7 @@ def fetch_run(address: str, runs_dir: Path) -> RunFolder:
     name = PurePosixPath(address).parts[-2]
     parent = runs_dir / name
     parent.mkdir(parents=True, exist_ok=True)
-    with choosing_run(parent):
+    with choosing_run(parent, patience=math.inf):  # another rank may be copying it
         held = next((run for run in list_runs_below(parent) if mirror_address(run) == address), None)
         missing = complete_checkpoints(sizes)
         if held is not None:
@@ -181,12 +203,22 @@ def _fetch(storage: Storage, sizes: dict[str, int], folder: RunFolder, checkpoin
     records = [name for name in sizes if name.count("/") < 2 or not name.startswith(f"{CHECKPOINTS}/")]
     for name in sorted(records, key=lambda each: each == CONFIG):
         _get(storage, name, folder.path / name)
-    write_json(folder.mirror, {"address": storage.address})
+    own = complete_checkpoints(sizes)
+    write_json(folder.mirror, {"address": storage.address, "checkpoints": sorted(own)})
 
 
 def _get(storage: Storage, name: str, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     storage.get(name, file)
+
+
+def _read_mirror(folder: RunFolder) -> dict[str, Any]:
+    """Return where a run is copied to, and which of its checkpoints may be there; nothing if it is not copied."""
+    try:
+        found = json.loads(folder.mirror.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _record_files(folder: RunFolder, *, ended: bool) -> list[str]:

@@ -60,6 +60,8 @@ class Storage:
 
     def remove(self, names: list[str]) -> None:
         """Remove files of the folder."""
+        if not names:  # an error for fsspec
+            return
         fs, root = self._opened
         with self._explained("remove files from"):
             fs.rm([f"{root}/{name}" for name in names])
