@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from io import TextIOWrapper
+from itertools import takewhile
 from typing import NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
-from paceline.commands.defaults import DEFAULT_RUNS
+from paceline.commands.defaults import DEFAULT_RUNS, SHORT_FORMS
 from paceline.commands.settings_files import settings_files
 from paceline.commands.short_help import ALL, print_short_help, wants_short_help
 from paceline.commands.welcome import print_welcome
@@ -83,7 +84,8 @@ COMMANDS = {
     "runs": ("paceline.commands.runs:app", "List, show, compare and remove runs; print their metrics as CSV."),
 }
 
-SHORT_FORMS = {"--quiet": "--console=quiet", "-q": "--console=quiet", "--verbose": "--console=verbose"}
+FOREIGN = ("observe", "audit")
+"""Commands whose arguments end with a command of the user."""
 LOCAL_RANK = ("--local-rank", "--local_rank")
 
 
@@ -129,8 +131,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         app = build_app(layers, used=args[:1])
         if wants_short_help(args):
             return print_short_help(app)
-        args = ["--help" if arg == ALL else arg for arg in args]
-        return app(list(args), exit_on_error=False, print_error=False, result_action="return_value") or 0
+        end = num_own(args)
+        args = ["--help" if arg == ALL else arg for arg in args[:end]] + args[end:]
+        return app(args, exit_on_error=False, print_error=False, result_action="return_value") or 0
     except BrokenPipeError:  # the reader of our output has exited, as in `paceline runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FINISHED
@@ -146,13 +149,22 @@ def command_first(args: Sequence[str]) -> list[str]:
     return [*args[length : length + 1], *args[:length], *args[length + 1 :]]
 
 
+def num_own(args: Sequence[str]) -> int:
+    """Return how many args are ours: those before --, or before the first that is no flag of a command of the user."""
+    if "--" in args:
+        return args.index("--")
+    if args and args[0] in FOREIGN:
+        return 1 + len(list(takewhile(lambda arg: arg.startswith("-"), args[1:])))
+    return len(args)
+
+
 def short_forms(args: list[str], environ: Mapping[str, str]) -> tuple[list[str], bool]:
     """Return the args of training with --quiet and --verbose as the setting that they stand for.
 
     Second, whether --verbose asks for whole tracebacks, which it does for every command. A launcher gives it to its
     ranks in a variable.
     """
-    end = args.index("--") if "--" in args else len(args)
+    end = num_own(args)
     verbose = "--verbose" in args[:end] or VERBOSE_VARIABLE in environ
     if verbose:
         os.environ[VERBOSE_VARIABLE] = "1"

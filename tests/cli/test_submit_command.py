@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 
 import pytest
@@ -141,6 +142,56 @@ def test_mistakes_for_other_engines_are_found_before_anything_is_submitted(run, 
     answer = run("submit", *words)
     assert (answer.code, message in answer.err) == (2, True), answer.err
     assert "hint: " in answer.err or "Did you mean" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--on=ray", "--time=2:00:00"), "--time has no effect with --on ray"),
+        (("--on=ray", "--mem=64G"), "--mem has no effect with --on ray"),
+        (("--on=ray", "--job-name=big"), "--job-name has no effect with --on ray"),
+        (("--on=ray", "--gpus-per-node=4", "--ntasks-per-node=8"), "the 4 GPUs of a node cannot be divided equally"),
+        (("--on=print", "--time=2:00:00"), "--time has no effect with --on print"),
+        (("--on=print", "--cpus-per-task=2"), "--cpus-per-task has no effect with --on print"),
+        ((*POD, "--mem=64g"), '--mem is "64g"'),
+    ],
+)
+def test_a_resource_that_an_engine_would_drop_is_refused(run, args, message):
+    answer = run("submit", *args, "--dry-run", *RUNS)
+    assert (answer.code, answer.out, message in answer.message) == (2, "", True), answer.err
+    assert answer.hint
+
+
+@pytest.mark.parametrize(
+    "dropped", ["--timeout=7", "--check-up", "--trust", "--max-restarts=2", "--backend=gloo", "--resume=runs/demo/001"]
+)
+def test_a_flag_that_workers_of_ray_do_not_get_is_refused(run, dropped, own_run):
+    answer = run("submit", "--on=ray", "--dry-run", *RUNS, dropped)
+    name, _, value = dropped.partition("=")
+    shown = f"--resume {value}" if name == "--resume" else name
+    assert (answer.code, answer.message.startswith(f"{shown} has no effect with --on ray")) == (2, True), answer.err
+
+
+def test_flags_that_engines_use_are_accepted(run):
+    ray = ("--gpus-per-node=4", "--ntasks-per-node=2", "--cpus-per-task=3", "--setup=true")
+    assert run("submit", "--on=ray", *ray, "--dry-run", *RUNS, "--resume=auto", "--max-requeues=2").code == 0
+    assert '"memory": "64Gi"' in run("submit", *POD, "--mem=64G", "--dry-run", *RUNS).out.replace(
+        "memory:", '"memory":'
+    )
+    assert run("submit", "--on=print", *RUNS, "--timeout=7").out.endswith("--timeout=7\n")
+
+
+@pytest.mark.parametrize("short", ["--quiet", "-q", "--verbose"])
+def test_the_short_forms_of_train_reach_the_job(run, short):
+    answer = run("submit", "--dry-run", "--", "train", short)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.endswith(f"paceline train {short}\n")
+    assert json.loads(ray_job(run("submit", "--on=ray", "--dry-run", *RUNS, "-q").out))["config"]["console"] == "quiet"
+
+
+def ray_job(command):
+    """Return the job in the command that a dry run for Ray prints."""
+    return next(arg for arg in shlex.split(command) if arg.startswith("{"))
 
 
 @pytest.mark.parametrize(("engine", "program"), [(POD, "kubectl"), (("--on=ray",), "ray")])

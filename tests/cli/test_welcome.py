@@ -2,11 +2,15 @@
 
 import json
 import re
+import shutil
 import time
+from importlib import import_module
 
 import pytest
 
+from paceline.cli import num_own
 from paceline.commands.short_help import FLAGS, wants_short_help
+from paceline.core.errors import ConfigError
 from paceline.core.units import fitted_table
 
 
@@ -34,6 +38,48 @@ def test_alone_beside_runs_it_shows_the_last_and_what_fits_their_state(run, own_
         host = {"host": "elsewhere", "time": time.time() + 60} if state == "TRAINING" else {}
         lead.write_text(json.dumps(values | {"state": state} | host), encoding="utf-8")
         assert any(offered.startswith(command) for offered in commands(run().out)), state
+
+
+def test_a_run_without_checkpoints_is_not_offered_to_be_resumed(run, own_run):
+    """A command that was observed, or a run that failed early."""
+    assert " --resume " in run().out
+    shutil.rmtree(own_run.checkpoints)
+    lead = own_run.rank(0)
+    values = json.loads(lead.read_text(encoding="utf-8"))
+    for state in ("FINISHED", "FAILED"):
+        lead.write_text(json.dumps(values | {"state": state}), encoding="utf-8")
+        offered = commands(run().out)
+        assert offered, state
+        assert not [command for command in offered if "--resume" in command], state
+
+
+@pytest.mark.parametrize(
+    ("args", "ours"),
+    [
+        (["observe", "--", "python", "x.py", "--verbose", "--help-all"], 1),
+        (["observe", "--verbose", "python", "x.py", "--verbose"], 2),
+        (["audit", "python", "x.py", "--verbose"], 1),
+        (["submit", "--dry-run", "--", "train", "--help-all"], 2),
+        (["eval", "demo", "--verbose"], 3),
+        ([], 0),
+    ],
+)
+def test_the_args_of_a_users_command_are_not_ours(args, ours):
+    assert num_own(args) == ours
+
+
+@pytest.mark.parametrize("command", ["observe", "audit"])
+@pytest.mark.parametrize("given", [["--", "tool", "--verbose", "--help-all"], ["tool", "--verbose", "--help-all"]])
+def test_flags_of_a_users_command_reach_it(run, monkeypatch, command, given):
+    seen = []
+
+    def check(command):
+        seen.extend(command)
+        raise ConfigError("not run")
+
+    monkeypatch.setattr(import_module(f"paceline.commands.{command}"), "check_command", check)
+    assert run(command, *given).message == "not run"
+    assert seen == ["tool", "--verbose", "--help-all"]
 
 
 def test_the_short_help_fits_a_screen_and_has_the_help_of_each_flag(run, monkeypatch):

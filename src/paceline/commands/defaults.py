@@ -10,3 +10,5 @@ DEFAULTS = Config()
 ALONE = Start()
 DEFAULT_RUNS = DEFAULTS.runs_dir
 DEFAULT_DATA = DEFAULTS.data_dir
+SHORT_FORMS = {"--quiet": "--console=quiet", "-q": "--console=quiet", "--verbose": "--console=verbose"}
+"""Flags of `paceline train` that stand for a setting."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from paceline.commands.defaults import ALONE, DEFAULTS
+from paceline.commands.defaults import ALONE, DEFAULTS, SHORT_FORMS
 from paceline.commands.settings_files import parse_args_of
 from paceline.commands.train import train_command
 from paceline.core.config import Config
@@ -18,6 +18,7 @@ from paceline.launching.kubernetes_job import as_yaml, create_objects, kubernete
 from paceline.launching.ray_train import submit_to_ray
 from paceline.launching.slurm_queue import Tail, changes, submit_job
 from paceline.launching.slurm_script import JobRequest, job_script
+from paceline.records.auto_resume import is_auto
 
 WATCHING = Group("Watching", sort_key=3)
 ONE_NODE = JobRequest()
@@ -107,13 +108,20 @@ def checked(args: tuple[str, ...], request: JobRequest, engine: EngineRequest) -
             f"a job runs paceline train, but after -- there is {given}",
             hint="paceline submit --nodes 2 -- train --model resnet20",
         )
-    arguments = parse_args_of(train_command, "train", args[1:], os.environ)
+    settings_args = [SHORT_FORMS.get(arg, arg) for arg in args[1:]]
+    arguments = parse_args_of(train_command, "train", settings_args, os.environ)
     start = arguments.arguments.get("start", ALONE)
     for name in ("rank", "world_size", "nnodes", "node_rank", "rendezvous"):
         if getattr(start, name) != getattr(ALONE, name):
             raise ConfigError(f"{flag(name)} is set by the job itself", hint=f"drop {flag(name)} after --")
     _check_nproc(start, request)
     settings = arguments.arguments.get("settings", DEFAULTS)
+    resume = arguments.arguments.get("resume")
+    if engine.on == "ray" and resume is not None and not is_auto(resume):
+        raise ConfigError(
+            f"--resume {resume} has no effect with --on ray, which resumes the newest run of --name",
+            hint="use --resume auto with the --name of that run",
+        )
     check_request(engine, request, start, settings.runs_dir)
     return settings, start
 

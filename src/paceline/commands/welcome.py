@@ -47,12 +47,15 @@ def next_commands(runs: list[RunSummary]) -> list[tuple[str, str]]:
         return [(f"tail -f {last.folder.log}", "follow it"), (f"paceline explain {name}", "where its time goes")]
     if last.state != State.FINISHED:
         why = "continue where it stopped" if last.state == State.STOPPED else "continue from its last checkpoint"
-        return [(f"paceline train --resume {last.folder.path}", why), (f"paceline runs show {name}", "what happened")]
+        resume = [(f"paceline train --resume {last.folder.path}", why)] if last.folder.saved_steps() else []
+        return [*resume, (f"paceline runs show {name}", "what happened")]
     found = [(f"paceline report {name}", "its curves and times as one HTML file")]
     found.append((f"paceline explain {name}", "where its time went"))
     if len(runs) > 1:
         found.append((f"paceline runs compare {runs[-2].folder.path} {name}", "what differs from the run before"))
-    found.append((f"paceline train --resume {last.folder.path} --epochs {2 * last.config.epochs}", "train it longer"))
+    if last.folder.saved_steps():  # an observed run has no checkpoints of ours
+        longer = f"paceline train --resume {last.folder.path} --epochs {2 * last.config.epochs}"
+        found.append((longer, "train it longer"))
     return found
 
 

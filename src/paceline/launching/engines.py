@@ -21,6 +21,16 @@ LONGEST_JOB_NAME = 52
 HOST_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 CLAIM = re.compile(r"(?P<name>[a-z0-9]([-.a-z0-9]*[a-z0-9])?):(?P<path>/\S*)")
 SLURM_ONLY = ("partition", "account", "output", "sbatch", "array", "rendezvous_file")
+NO_EFFECT = {
+    "ray": (*SLURM_ONLY, "mem", "time", "job_name"),
+    "print": (*SLURM_ONLY, "mem", "time", "job_name", "cpus_per_task"),
+    "kubernetes": SLURM_ONLY,
+    "slurm": (),
+}
+"""Flags of a job that an engine does not use."""
+OF_RANKS = ("max_restarts", "timeout", "devices", "backend", "check_up", "trust", "init_method", "local_rank")
+"""Flags of `paceline train` that workers of Ray do not get."""
+MEMORY = re.compile(r"\d+[KMGT]?")
 NEEDS = {"image": ("kubernetes",), "namespace": ("kubernetes",), "claim": ("kubernetes",), "address": ("ray",)}
 
 
@@ -50,20 +60,29 @@ def check_request(engine: EngineRequest, request: JobRequest, start: Start, runs
     for name, engines in NEEDS.items():
         if getattr(engine, name) and engine.on not in engines:
             raise ConfigError(f"{flag(name)} has no effect with --on {engine.on}", hint=f"use --on {engines[0]}")
-    for name in SLURM_ONLY if engine.on != "slurm" else ():
-        if getattr(request, name):
+    for name in NO_EFFECT[engine.on]:
+        if getattr(request, name) != getattr(JobRequest(), name):
             raise ConfigError(f"{flag(name)} has no effect with --on {engine.on}", hint=f"drop {flag(name)}")
     if engine.on == "ray":
-        _check_workers(start, runs_dir)
+        _check_workers(start, request, runs_dir)
     if engine.on == "kubernetes":
         _check_pods(engine, request, runs_dir)
 
 
-def _check_workers(start: Start, runs_dir: Path) -> None:
+def _check_workers(start: Start, request: JobRequest, runs_dir: Path) -> None:
     if (start.nproc or 1) > 1:
         raise ConfigError(
             "every worker of Ray is a rank; --nproc would start ranks in each of them",
             hint=f"drop --nproc after --, and use --ntasks-per-node {start.nproc}",
+        )
+    for name in OF_RANKS:
+        if getattr(start, name) != getattr(Start(), name):
+            raise ConfigError(f"{flag(name)} has no effect with --on ray", hint=f"drop {flag(name)} after --")
+    gpus, workers = request.gpus_per_node or 0, request.tasks_on_node
+    if gpus % workers:
+        raise ConfigError(
+            f"the {gpus} GPUs of a node cannot be divided equally between {workers} workers",
+            hint=f"use --ntasks-per-node {gpus}",
         )
     if not runs_dir.is_absolute():
         raise ConfigError(
@@ -84,6 +103,8 @@ def _check_pods(engine: EngineRequest, request: JobRequest, runs_dir: Path) -> N
             f'is "{name}", but becomes the host name of the pods',
             hint=f"use at most {LONGEST_JOB_NAME} lower-case letters, digits and hyphens, a letter first",
         )
+    if request.mem is not None and MEMORY.fullmatch(request.mem) is None:
+        raise SettingError("mem", f'is "{request.mem}"', hint="use a number and K, M, G or T, such as 64G")
     for text in engine.claim:
         if CLAIM.fullmatch(text) is None:
             raise SettingError("claim", f'is "{text}", but must be NAME:/PATH', hint="--claim training:/mnt/training")
