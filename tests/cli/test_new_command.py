@@ -80,6 +80,15 @@ def test_a_project_that_cannot_be_written_leaves_nothing(elsewhere, run, monkeyp
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["x.py/flowers", "/proc/flowers", f"{'x' * 300}"])
+def test_a_folder_that_cannot_be_created_is_reported(elsewhere, run, name):
+    (elsewhere / "x.py").touch()
+    answer = run("new", name)
+    assert (answer.code, answer.message.startswith(f"cannot create {name}: ")) == (2, True), answer.err
+    assert answer.hint == "choose another folder"
+    assert [path.name for path in elsewhere.iterdir()] == ["x.py"]
+
+
 def test_marks_are_replaced_everywhere():
     files = render_project({"@NAME@": "x", "@VERSION@": "1"})
     assert not [name for name, text in files.items() if "@" in text.replace("USR1@120", "").replace('"$@"', "")]

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import statistics
+from io import StringIO
 
 from paceline.core.processes import process_start
 from paceline.records.reader import read_metrics, summarise
@@ -130,13 +131,27 @@ def test_show_says_where_it_trained_and_where_its_checkpoints_are(run, own_run):
 def test_rm_removes_a_run_and_its_empty_name_but_asks_first(run, own_run, monkeypatch):
     refused = run("runs", "rm", "demo")
     assert (refused.code, refused.hint) == (2, "add --yes")
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda _question: "n")
-    assert run("runs", "rm", "demo").out.endswith("nothing was removed\n")
+    for typed in ("n\n", "\n", ""):  # the last is Ctrl-D
+        monkeypatch.setattr("sys.stdin", Terminal(typed))
+        kept = run("runs", "rm", "demo")
+        assert (kept.code, kept.out.splitlines()[-1]) == (1, "remove 1 run? [y/N] nothing was removed")
     assert own_run.path.exists()
     answer = run("runs", "rm", "demo", "--yes")
     assert (answer.code, answer.out.splitlines()[-1]) == (0, "removed 1 run")
     assert not own_run.path.parent.exists()
+
+
+def test_rm_removes_what_the_user_confirms(run, own_run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert run("runs", "rm", "demo").code == 0
+    assert not own_run.path.exists()
+
+
+class Terminal(StringIO):
+    """What a user types."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_rm_does_not_guess_which_run_of_a_name_and_keeps_one_that_trains(run, own_run):

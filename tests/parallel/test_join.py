@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from paceline.core.errors import ConfigError
-from paceline.parallel.join import backend_for
+from paceline.core.world import World
+from paceline.parallel.join import backend_for, joined
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -26,3 +27,10 @@ def test_the_device_decides_unless_the_user_does():
 def test_a_backend_that_cannot_carry_the_tensors_is_refused(device, backend, problem):
     with pytest.raises(ConfigError, match=problem):
         backend_for(device, backend)
+
+
+def test_one_rank_refuses_a_wrong_backend_too():
+    with pytest.raises(ConfigError, match="torch knows no backend ncll"), joined(World(), device="cpu", backend="ncll"):
+        pass
+    with joined(World(), device="cpu", backend="gloo") as team:
+        assert team.world.size == 1

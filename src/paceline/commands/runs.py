@@ -153,7 +153,8 @@ def csv_command(*run: Path, runs_dir: RunsDir = DEFAULT_RUNS) -> int:
 
 
 def _agrees(question: str) -> bool:
-    """Ask a person; a program that has not said --yes is refused."""
+    """Ask in a terminal; elsewhere --yes is needed."""
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question.removesuffix('?')}: nobody is there to confirm it", hint="add --yes")
-    return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+        raise ConfigError(f"{question.removesuffix('?')}: stdin is not a terminal", hint="add --yes")
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}  # empty at Ctrl-D

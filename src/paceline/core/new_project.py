@@ -20,13 +20,16 @@ def write_project(folder: Path, version: str) -> list[str]:
             f'"{name}" cannot be the name of a project: use letters, digits, - and _',
             hint="paceline new my-project",
         )
-    if folder.exists():
-        raise ConfigError(f"{folder} exists already", hint="choose another name")
     files = render_project({"@NAME@": name, "@VERSION@": version})
-    folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = folder.with_name(f".{name}.{os.getpid()}.partial")
     try:
+        if folder.exists():
+            raise ConfigError(f"{folder} exists already", hint="choose another name")
+        folder.parent.mkdir(parents=True, exist_ok=True)
         scratch.mkdir()
+    except OSError as cause:
+        raise ConfigError(f"cannot create {folder}: {cause.strerror}", hint="choose another folder") from cause
+    try:
         for file, text in files.items():
             (scratch / file).write_text(text, encoding="utf-8")
         scratch.rename(folder)

@@ -45,6 +45,8 @@ def joined(  # noqa: PLR0913 - one argument per setting
     chosen = choose_device(device, world)
     if device == "auto" and chosen.type == "cpu" and world.local_size > 1:
         refuse_unusable_gpus(count_gpus(os.environ))
+    if backend is not None:
+        backend_for(chosen, backend)  # refuses a wrong name for one rank too, which has no process group
     if not world.adopted:
         choose_interface(world, os.environ)
     with join(world, chosen, timeout=timeout, backend=backend, asked=asked) as team:
