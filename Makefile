@@ -57,7 +57,7 @@ lab-packages:
 	@if [ "$$(id -u)" = 0 ] && ! { command -v slurmctld && command -v munged && command -v tc && command -v mpirun; } >/dev/null; then \
 		export DEBIAN_FRONTEND=noninteractive; \
 		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
-			$(LAB_PACKAGES) >/dev/null || echo "could not install $(LAB_PACKAGES); going on without"; \
+			$(LAB_PACKAGES) >/dev/null || echo "could not install $(LAB_PACKAGES); continuing without"; \
 	fi
 
 # A browser for the tests of the report; without one they are skipped and say so.
@@ -65,7 +65,7 @@ browser:
 	@if [ "$$(id -u)" = 0 ] && ! command -v $(BROWSER) >/dev/null; then \
 		export DEBIAN_FRONTEND=noninteractive; \
 		timeout 120 apt-get update --quiet=2 && timeout 300 apt-get install --quiet=2 --yes --no-install-recommends \
-			$(BROWSER) >/dev/null || echo "could not install $(BROWSER); going on without"; \
+			$(BROWSER) >/dev/null || echo "could not install $(BROWSER); continuing without"; \
 	fi
 
 replay: $(READY) lab-packages  ## replay a published table on hosts with shaped links, as root: docs/results/replay.html

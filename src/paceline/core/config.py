@@ -36,7 +36,7 @@ from paceline.core.setting_types import (
     ScheduleName,
     Whole,
 )
-from paceline.core.settings_record import told_by_differences
+from paceline.core.settings_record import with_short_repr
 
 DATA = Group("Data", sort_key=1)
 MODEL = Group("Model", sort_key=2)
@@ -52,7 +52,7 @@ DEFAULT_LR = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
 OWN_LR = 0.001
 
 
-@told_by_differences
+@with_short_repr
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Config:
     """All settings of what a run computes and which files it writes."""

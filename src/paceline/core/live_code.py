@@ -53,7 +53,7 @@ def refuse_called_code(names: Iterable[str]) -> None:
 def _named(setting: str, value: Any) -> str:
     if hasattr(value, "parameters") and not isinstance(value, type):
         kind = type(value).__name__
-        hint = f"give the class or a function, as in {setting}={kind}: every start and rank builds it anew"
+        hint = f"give the class or a function, as in {setting}={kind}: every start and rank builds its own"
         raise ConfigError(f"{setting} is an object of type {kind}", hint=hint)
     is_data = setting == "data" and hasattr(value, "__getitem__") and not isinstance(value, type)
     if is_data:

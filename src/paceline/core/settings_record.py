@@ -10,7 +10,7 @@ from paceline.core.errors import ConfigError, suggestion
 T = TypeVar("T")
 
 
-def told_by_differences(record: type[T]) -> type[T]:
+def with_short_repr(record: type[T]) -> type[T]:
     """Give a dataclass a short repr, so that `help(paceline.train)` can be read, and hints for unknown settings."""
     setattr(record, "__repr__", _short_repr)  # noqa: B010 - a type checker would refuse the assignment
     setattr(record, "__init__", _hinting(record))  # noqa: B010

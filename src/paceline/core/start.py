@@ -9,13 +9,13 @@ from cyclopts import Group, Parameter
 
 from paceline.core.errors import ConfigError, SettingError
 from paceline.core.setting_types import MaybeWhole, Numbers, Whole
-from paceline.core.settings_record import told_by_differences
+from paceline.core.settings_record import with_short_repr
 
 RANKS = Group("Launching ranks", sort_key=8)
 NODES = re.compile(r"(\d+)(?::(\d+))?")
 
 
-@told_by_differences
+@with_short_repr
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Start:
     """The user's settings for processes and nodes; torchrun, Slurm or mpirun may set all of them instead."""

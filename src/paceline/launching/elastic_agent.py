@@ -89,7 +89,7 @@ def run_agent(plan: NodePlan, args: Sequence[str]) -> NoReturn:
         sys.exit(problem.exit_code)
     except SignalException:
         if created and created[0].served is not None and plan.is_elastic:
-            created[0].set_closed()  # without the store, the other nodes cannot go on
+            created[0].set_closed()  # without the store, the other nodes cannot continue
             time.sleep(SECONDS_TO_READ)
         raise
     sys.exit(0)

@@ -68,8 +68,8 @@ def failure_rules() -> list[dict[str, Any]]:
 
 
 def _pod(request: JobRequest, engine: EngineRequest, args: Sequence[str]) -> dict[str, Any]:
-    words = node_args(resuming(args), request, f"{request.job_name}-0.{request.job_name}")
-    command = ["python", "-m", "paceline", *words]
+    ours = node_args(resuming(args), request, f"{request.job_name}-0.{request.job_name}")
+    command = ["python", "-m", "paceline", *ours]
     if request.setup:
         command = ["bash", "-c", "\n".join(["set -e", *request.setup, f"exec {shlex.join(command)}"])]
     mounts = [{"name": f"claim-{index}", "mountPath": path} for index, path in enumerate(engine.mounts.values())]

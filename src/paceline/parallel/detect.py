@@ -21,7 +21,7 @@ from paceline.parallel.visible_gpus import count_gpus
 
 Environ = Mapping[str, str]
 ROUND_VARIABLE = "_PACELINE_ROUND"
-"""How often the ranks of our own launcher have started anew, the same number on every node."""
+"""How often the ranks of our own launcher have started again, the same number on every node."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 BY_HAND = (
     "add --rank R --world-size N --init-method tcp://HOST:PORT in every process; --rank 0 --world-size 1 to train alone"
