@@ -3,7 +3,7 @@
 import socket
 
 from paceline.core.world import World
-from paceline.parallel.network import choose_interface, interface_towards
+from paceline.parallel.network import choose_interface, interface_towards, local_address, peer_address
 
 TWO_HOSTS = World(rank=1, size=2, init_method="tcp://127.0.0.1:29500")
 
@@ -30,3 +30,15 @@ def test_an_unknown_host_gives_no_interface():
     environ: dict[str, str] = {}
     choose_interface(World(rank=1, size=2, init_method="tcp://no.such.host.invalid:1"), environ)
     assert environ == {}
+
+
+def test_ranks_of_one_host_find_each_other_where_its_name_leads_to_the_loopback(monkeypatch):
+    """As in Debian's /etc/hosts: the first serves where other hosts reach it, and the second connects there."""
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.1.1")
+    assert peer_address("node1") == local_address("node1") != "127.0.1.1"
+    assert [peer_address(host) for host in ("localhost", "127.0.0.1")] == ["localhost", "127.0.0.1"]
+
+
+def test_other_hosts_keep_their_name(monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "192.0.2.7")
+    assert peer_address("node1") == "node1"

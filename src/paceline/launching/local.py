@@ -29,6 +29,7 @@ from paceline.launching.launch_plan import LaunchPlan
 from paceline.launching.outcomes import REPORTS_VARIABLE, STDERR, read_reports
 from paceline.launching.reaper import SECONDS_TO_END, SECONDS_TO_STOP, end_descendants, send
 from paceline.launching.stopped import StoppedProcesses
+from paceline.parallel.network import peer_address
 from paceline.parallel.ports import wait_for_listener
 
 SECONDS_TO_FAIL = 5
@@ -154,7 +155,7 @@ def check_rendezvous(plan: LaunchPlan) -> None:
         return
     try:
         with say_if_slow(f"node {plan.node_rank} waits up to {plan.timeout:g} s for node 0 at {plan.rendezvous}"):
-            wait_for_listener(host, int(port), plan.timeout)
+            wait_for_listener(peer_address(host), int(port), plan.timeout)
     except OSError as cause:
         raise RanksError(
             f"node {plan.node_rank} waited {plan.timeout:g} s for node 0 at {plan.rendezvous}: {cause}",

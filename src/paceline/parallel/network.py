@@ -45,6 +45,20 @@ def local_address(host: str) -> str:
     return addresses[0] if addresses else "0.0.0.0"
 
 
+def peer_address(host: str) -> str:
+    """Return where to connect to a host that serves at its `local_address`.
+
+    Debian maps a host's own name to 127.0.1.1, where nothing listens: another process of this host is meant.
+    """
+    if host == "localhost" or _is_loopback(host):
+        return host
+    try:
+        resolved = socket.gethostbyname(host)
+    except OSError:
+        return host
+    return local_address(host) if _is_loopback(resolved) else host
+
+
 def _address_towards(host: str) -> str | None:
     """Return our address on the route to a host; nothing is sent."""
     try:

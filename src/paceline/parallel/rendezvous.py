@@ -18,6 +18,7 @@ import torch.distributed as dist
 from paceline.core.errors import RanksError
 from paceline.core.units import plural
 from paceline.core.world import World
+from paceline.parallel.network import peer_address
 from paceline.parallel.node_rounds import NodePlan
 from paceline.parallel.ports import wait_for_listener
 from paceline.parallel.store_server import serve_store
@@ -102,13 +103,14 @@ def serve_nodes(host: str, port: int) -> dist.TCPStore:
 def connect_store(endpoint: str, *, timeout: float) -> dist.TCPStore:
     """Return a connection to the store at an address."""
     host, _, port = endpoint.rpartition(":")
+    host = peer_address(host)
     wait_for_listener(host, int(port), timeout)
     return dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout))
 
 
 def _listens(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host, port), timeout=2).close()
+        socket.create_connection((peer_address(host), port), timeout=2).close()
     except OSError:
         return False
     return True
@@ -186,8 +188,9 @@ def _connect(address: str, peers: Peers) -> dist.TCPStore:
     limit = timedelta(seconds=peers.timeout)
     try:
         if not is_first:
-            wait_for_listener(host, int(port), peers.timeout)
-            return dist.TCPStore(host, int(port), is_master=False, timeout=limit, wait_for_workers=False)
+            served = peer_address(host)
+            wait_for_listener(served, int(port), peers.timeout)
+            return dist.TCPStore(served, int(port), is_master=False, timeout=limit, wait_for_workers=False)
         return serve_store(host, int(port), timeout=peers.timeout)
     except (OSError, RuntimeError) as cause:  # torch's own errors are of the second kind
         if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
