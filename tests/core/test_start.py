@@ -16,6 +16,7 @@ from paceline.core.start import Start
         ({"nnodes": "4:2", "rendezvous": "a:1"}, "must be a number such as 2, or a range such as 1:4"),
         ({"nnodes": "2", "rendezvous": "somewhere"}, "must be HOST:PORT"),
         ({"nnodes": "2", "rendezvous": ":29400"}, "must be HOST:PORT"),
+        ({"nnodes": "2", "rendezvous": "node0:99999"}, "must be HOST:PORT"),
         ({"nnodes": "2", "rendezvous": "tcp://a:1"}, "must be HOST:PORT"),
         ({"nnodes": "2", "rendezvous": "a:1", "node_rank": 2}, "--node-rank is 2, but must be between 0 and 1"),
         ({"nnodes": "1", "node_rank": 1}, "--node-rank is 1, but must be between 0 and 0"),

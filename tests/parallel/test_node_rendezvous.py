@@ -124,7 +124,45 @@ def test_a_job_that_has_ended_takes_nobody_in(nodes, store):
         nodes(fewest=2, most=2).join().result(LONGEST)
 
 
-@pytest.mark.parametrize("text", ["", "garbage", "[]", '{"number": "x"}', "\x00" * 100])
+def test_a_node_that_is_started_again_has_its_rank_again(nodes):
+    numbered = {"fewest": 2, "most": 2, "replaces_lost": True}
+    first, second = nodes(node_rank=0, **numbered), nodes(node_rank=1, **numbered)
+    ranks(first.join(), second.join())
+    twin = nodes(node_rank=1, **numbered).join()
+    assert "another process is node 1 too" in str(twin.exception(LONGEST))
+    second.vanish()
+    again = nodes(node_rank=1, **numbered).join()
+    first.wait_for_change()
+    assert ranks(first.join(), again) == [(0, 2), (1, 2)]
+
+
+def test_a_node_lost_before_the_ranks_connect_is_replaced(nodes, monkeypatch):
+    first, second = nodes(**ELASTIC), nodes(**ELASTIC)
+    lost = min(first, second, key=lambda node: node.rendezvous._node)
+    other = second if lost is first else first
+
+    def vanish(*_: object, **__: object) -> None:
+        lost.vanish()
+        raise LostRankError("lost")
+
+    monkeypatch.setattr(node_rendezvous, "serve_store", vanish)
+    joins = lost.join(), other.join()
+    assert isinstance(joins[0].exception(LONGEST), LostRankError)
+    monkeypatch.setattr(node_rendezvous, "serve_store", serve_store)
+    assert ranks(joins[1]) == [(0, 1)]
+
+
+def test_a_lost_node_is_noticed_also_without_its_beat(nodes, store):
+    first, second, third = nodes(**ELASTIC), nodes(**ELASTIC), nodes(**ELASTIC)
+    ranks(first.join(), second.join(), third.join())
+    third.vanish()
+    time.sleep(0.5)  # its last beat
+    store.delete_key(f"paceline/beat/{third.rendezvous._node}")
+    first.wait_for_change()
+    assert first.rendezvous.has_lost_node
+
+
+@pytest.mark.parametrize("text", ["", "garbage", b"\xff\xfe", "[]", '{"number": "x"}', "\x00" * 100])
 def test_a_stranger_who_writes_another_state_changes_nothing(nodes, store, text):
     first, second = nodes(**ELASTIC), nodes(**ELASTIC)
     ranks(first.join(), second.join())
@@ -168,6 +206,14 @@ def test_the_first_node_serves_a_store_unless_paceline_rendezvous_does():
     port = outside.port
     del outside
     assert connect_nodes(NodePlan(endpoint=f"127.0.0.1:{port}", fewest=1, most=2, timeout=5)) is not None
+
+
+def test_a_node_that_finds_no_store_says_so():
+    with pytest.raises(
+        RanksError, match=r"no store answered at 127.0.0.1:9 within 0.2 s: Connection refused"
+    ) as failed:
+        connect_nodes(NodePlan(endpoint="127.0.0.1:9", fewest=1, most=2, timeout=0.2, may_serve=False))
+    assert "paceline rendezvous" in (failed.value.hint or "")
 
 
 def test_a_port_that_another_program_has_taken_is_named():

@@ -1,9 +1,11 @@
 """`paceline rendezvous`: the store at which nodes find each other, on a host that does not train."""
 
+import socket
 import time
 
 from paceline.core.errors import ConfigError, ExitCode
 from paceline.core.messages import say
+from paceline.core.start import is_endpoint
 from paceline.core.stopping import interruptible
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -26,9 +28,13 @@ def rendezvous_command(address: str) -> int:
     address
         HOST:PORT: an address of this host, and a free port.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not is_endpoint(address):
         raise ConfigError(f'"{address}" is not an address', hint="write HOST:PORT, such as login1:29400")
+    host, _, port = address.rpartition(":")
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as cause:  # the second if it is too long for a host name
+        raise ConfigError(f"the host {host} is unknown", hint="write a name or an address of this host") from cause
     from paceline.parallel.node_rendezvous import has_ended
     from paceline.parallel.rendezvous import serve_nodes
 

@@ -81,6 +81,12 @@ class Start:
 START_SETTINGS = tuple(field.name for field in dataclasses.fields(Start))
 
 
+def is_endpoint(text: str) -> bool:
+    """Tell whether a text is HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and "://" not in host and port.isdecimal() and 0 < int(port) < 65536
+
+
 def _check_nodes(start: Start) -> None:
     if start.nnodes is None:
         _refuse_unused(start)
@@ -98,8 +104,7 @@ def _check_nodes(start: Start) -> None:
             f"--nnodes {start.nnodes} needs --rendezvous, the address at which the nodes connect",
             hint="add --rendezvous HOST:PORT with an address of node 0, the same on every node",
         )
-    host, _, port = start.rendezvous.rpartition(":")
-    if not host or "://" in host or not port.isdigit():
+    if not is_endpoint(start.rendezvous):
         raise SettingError("rendezvous", f'is "{start.rendezvous}", but must be HOST:PORT, such as node0:29400')
 
 

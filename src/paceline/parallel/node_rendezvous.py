@@ -49,16 +49,20 @@ class Beats:
     """When each node was last heard of: a count that it raises, timed by our own clock."""
 
     seen: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    heard: set[str] = field(default_factory=set)
+    """Nodes that have raised their count since it was first read: they lived then."""
 
     def note(self, counts: Mapping[str, bytes], now: float) -> None:
         """Remember the counts of all nodes that were read."""
         for node, count in counts.items():
+            if node in self.seen and count not in (b"", self.seen[node][0]):
+                self.heard.add(node)
             if node not in self.seen or self.seen[node][0] != count:
                 self.seen[node] = (count, now)
 
     def lost(self, now: float) -> set[str]:
         """Return the nodes whose count has not changed for too long."""
-        return {node for node, (_, last) in self.seen.items() if now - last > SECONDS_UNTIL_LOST}
+        return {node for node, (_, last) in list(self.seen.items()) if now - last > SECONDS_UNTIL_LOST}
 
 
 class NodeRendezvous(RendezvousHandler):
@@ -112,6 +116,13 @@ class NodeRendezvous(RendezvousHandler):
         if rank == 0:
             self._server = server = serve_store(self._address, 0, timeout=self.plan.timeout)
             shared.set("address", f"{server.host}:{server.port}")
+        deadline = time.monotonic() + self.plan.timeout
+        while not shared.check(["address"]):
+            if self._must_change or self._known.is_closed:  # the first node was lost before it served the store
+                return self.next_rendezvous()
+            if time.monotonic() > deadline:
+                raise LostRankError(f"{host_of(state.members[0])} served no store within {self.plan.timeout:g} s")
+            time.sleep(0.05)
         host, _, port = shared.get("address").decode().rpartition(":")
         info = RendezvousStoreInfo(master_addr=host, master_port=int(port))
         return RendezvousInfo(shared, rank, len(state.members), info)
@@ -146,8 +157,8 @@ class NodeRendezvous(RendezvousHandler):
         return True
 
     def _join(self, before: int | None) -> Round:
-        self._changed = time.monotonic()
-        deadline = self._changed + self.plan.timeout
+        self._changed = began = time.monotonic()
+        deadline = began + self.plan.timeout
         while True:
             try:
                 text, state = self._read(self._store)
@@ -161,8 +172,8 @@ class NodeRendezvous(RendezvousHandler):
                 return state
             lost, quiet = self._beats.lost(now) - {self._node}, now - self._changed > LAST_CALL
             after = with_node(state, self._node, lost=lost, plan=self.plan, quiet=quiet)
-            self._refuse_same_rank(after)
-            if after != state:
+            is_unclear = self._has_same_rank(after) and now - began < 3 * SECONDS_BETWEEN_BEATS
+            if after != state and not is_unclear:
                 with suppress(RuntimeError):
                     self._store.compare_set(STATE, text, round_text(after))
             elif now > deadline:
@@ -189,14 +200,18 @@ class NodeRendezvous(RendezvousHandler):
                     ) from problem
                 time.sleep(0.5)
 
-    def _refuse_same_rank(self, state: Round) -> None:
+    def _has_same_rank(self, state: Round) -> bool:
+        """Tell whether another node has our rank: perhaps an earlier start of ours, now lost. Raise if it lives."""
         mine = node_rank_of(self._node)
         same = [node for node in state.members if node_rank_of(node) == mine and node != self._node]
-        if mine is not None and same:
+        if mine is None or not same:
+            return False
+        if self._node not in state.waiting or same[0] in self._beats.heard:
             raise RanksError(
                 f"another process is node {mine} too, on {host_of(same[0])}",
                 hint=f"give every node its own --node-rank, from 0 to {self.plan.most - 1}",
             )
+        return True
 
     def _too_few(self, state: Round) -> RanksError:
         here = ", ".join(host_of(node) for node in state.members)
@@ -216,12 +231,15 @@ class NodeRendezvous(RendezvousHandler):
         """
         text = store.compare_set(STATE, "", round_text(Round()))
         state, known = parse_round(text), self._known
-        if state is None or state.number < known.number:
-            text = store.compare_set(STATE, text.decode(errors="surrogateescape"), round_text(known))
+        if state is None:  # not compared: torch passes only UTF-8 as a str
+            store.set(STATE, round_text(known))
+            text, state = round_text(known).encode(), known
+        elif state.number < known.number:
+            text = store.compare_set(STATE, text.decode(), round_text(known))
             state = parse_round(text) or known
         if state != known:
             self._known, self._changed = state, time.monotonic()
-        return text.decode(errors="surrogateescape"), state
+        return text.decode(errors="replace"), state
 
     def _beat(self) -> None:
         store, count = None, 0
@@ -231,11 +249,13 @@ class NodeRendezvous(RendezvousHandler):
                 store = store or self._open_store(SECONDS_UNTIL_LOST)
                 store.set(f"paceline/beat/{self._node}", str(count))
                 _, state = self._read(store)
-                others = [node for node in state.nodes if node != self._node]
-                counts = store.multi_get([f"paceline/beat/{node}" for node in others]) if others else []
-                self._judge(state, dict(zip(others, counts, strict=True)))
+                keys = {node: f"paceline/beat/{node}" for node in state.nodes if node != self._node}
+                # get waits for a missing key, as of a node that was lost early or before the store was started again
+                counts = {node: store.get(key) if store.check([key]) else b"" for node, key in keys.items()}
+                self._judge(state, counts)
             except (RuntimeError, OSError):
                 store = None
+                self._beats = Beats()  # without the store, no count could change
 
     def _judge(self, state: Round, counts: Mapping[str, bytes]) -> None:
         now = time.monotonic()

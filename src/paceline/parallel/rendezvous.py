@@ -86,7 +86,13 @@ def connect_nodes(plan: NodePlan) -> dist.TCPStore | None:
     else:
         if plan.may_serve and not _is_ours(plan.endpoint):
             raise _taken(port, peers)
-        store = connect_store(plan.endpoint, timeout=plan.timeout)
+        try:
+            store = connect_store(plan.endpoint, timeout=plan.timeout)
+        except OSError as cause:
+            raise RanksError(
+                f"no store answered at {plan.endpoint} within {plan.timeout:g} s: {cause.strerror or cause}",
+                hint="start node 0, or paceline rendezvous, at this address",
+            ) from cause
     if plan.checks_all:
         wait_for_peers(store, peers)
     return served
