@@ -40,6 +40,9 @@ test: $(READY)  ## run the tests that take a few seconds at most
 test-all:  ## run all tests that CI runs: those of make test, and slower ones
 	$(MAKE) test TESTS="quick or not (lab or long)"
 
+test-again: $(READY)  ## run the tests that failed last time, one after the other
+	$(PYTHON) -m pytest --last-failed --last-failed-no-failures none -m "quick or not (lab or long)"
+
 lab: $(READY) lab-packages  ## run the tests on several hosts and a real Slurm, as root, and other long tests
 	$(PYTHON) -m pytest -m "lab or long"
 

@@ -95,7 +95,7 @@ def _arguments(run: RunInfo, *, resumed: bool) -> dict[str, tuple[str, Any]]:
         "name": ("WANDB_NAME", run.folder.name),
         "group": ("WANDB_RUN_GROUP", run.config.run_name),
         "job_type": ("WANDB_JOB_TYPE", "train"),
-        "dir": ("WANDB_DIR", str(run.folder.path)),
+        "dir": ("WANDB_DIR", str(run.folder.path.absolute())),  # its own process may have another working directory
         "resume": ("WANDB_RESUME", "allow" if resumed or "WANDB_RUN_ID" in os.environ else None),
     }
 
